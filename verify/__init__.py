@@ -1,0 +1,1 @@
+"""The proof that a dpl sidecar equals its GGUF model."""
