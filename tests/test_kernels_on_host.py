@@ -1,0 +1,167 @@
+"""The kernel sources themselves, run on the CPU through a small shim: their bits are the emulation's bits."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from repack.layout import Bytes, row_stride
+from tests.q6k_rows import edge_rows, packed, padded, random_rows
+from verify.activations import adversarial, pack_plain, pack_quarters, seeded
+from verify.emulation import as_bits, decode
+from verify.forms import LAYOUTS, LOOP, PF, Form, pf_applies, row_form
+from verify.kernels import source
+
+GXX = shutil.which("g++")
+pytestmark = pytest.mark.skipif(GXX is None, reason="g++ not found")
+SHIM = Path(__file__).with_name("cuda_on_host.h")
+
+DECODE = """
+extern "C" void run(void (*kernel)(const u8*, const u8*, float*, long long, int), int grid, int block, const u8* weights,
+                    const u8* activations, float* out, long long rows, int n) {
+    launch(kernel, grid, block, weights, activations, out, rows, n);
+}
+"""
+TOOLS = """
+extern "C" void run_pad(const u8* native, u8* padded, int rows, int n) { launch(pad, rows, 96, native, padded, n); }
+extern "C" void run_compare(const u8* native, const u8* dpl, u64* first, int rows, int n) {
+    launch(compare, rows, 96, native, dpl, first, n);
+}
+extern "C" void run_check(const u32* found, const u32* expected, long long count, u32 filled, u64* first) {
+    launch(check, (int)(count + 31) / 32, 32, found, expected, count, filled, first);
+}
+"""
+
+
+def build(folder: Path, kernels: str, harness: str, *defines: str) -> ctypes.CDLL:
+    text = source(kernels).replace("extern __shared__ uint4 stage[];", "static uint4 stage[1 << 14];")
+    code = folder / f"{kernels}{'_'.join(defines)}.cpp"
+    library = code.with_suffix(".so")
+    code.write_text(f'#include "{SHIM}"\n{text}\n{harness}')
+    options = ["-std=c++20", "-O1", "-ffp-contract=off", "-w", "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"]
+    subprocess.run([str(GXX), *options, *defines, "-shared", "-fPIC", code, "-o", library], check=True)
+    return ctypes.CDLL(str(library))
+
+
+@pytest.fixture(scope="module")
+def loop_kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    return build(tmp_path_factory.mktemp("loop"), "loop.cu", DECODE)
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    return build(tmp_path_factory.mktemp("tools"), "tools.cu", TOOLS)
+
+
+def aligned(array: np.ndarray[Any, Any]) -> Bytes:
+    """A copy on a 16-byte boundary with room to read the last 16-byte item of the last row."""
+    buffer = np.full(array.nbytes + 32, 0xFF, np.uint8)
+    start = -buffer.ctypes.data % 16
+    copy = buffer[start : start + array.nbytes]
+    copy[:] = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
+    return copy
+
+
+def bits_on_host(library: ctypes.CDLL, form: Form, layout: str, native: Bytes, n: int, plain: Bytes) -> Any:
+    rows = len(native)
+    weights = {"native": lambda a, _: a, "staged": lambda a, _: a, "padded": padded, "dpl": packed}[layout](native, n)
+    weights, vector = aligned(weights), aligned(plain)
+    out = np.full(rows + 1, np.nan, np.float32)
+    grid = -(-rows // form.rows_per_block)
+    library.run(
+        ctypes.cast(getattr(library, f"{form.name}_{layout}"), ctypes.c_void_p),
+        grid,
+        form.threads,
+        ctypes.c_void_p(weights.ctypes.data),
+        ctypes.c_void_p(vector.ctypes.data),
+        ctypes.c_void_p(out.ctypes.data),
+        ctypes.c_longlong(rows),
+        n,
+    )
+    assert np.isnan(out[rows])  # nothing is written behind the last row
+    return as_bits(out[:rows])
+
+
+def cases(n: int) -> list[tuple[Bytes, Any]]:
+    vectors = (seeded(n, 7), *adversarial(n))
+    return [(random_rows(3, n, n), vectors), (edge_rows(13, n, n), vectors[:1])]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 16, 20, 33, 38, 54, 64, 74])
+def test_loop_and_pf(loop_kernels: ctypes.CDLL, n: int) -> None:
+    for native, vectors in cases(n):
+        expected = as_bits(decode(native, n, vectors, LOOP))
+        for form in (LOOP, PF) if pf_applies(n) else (LOOP,):
+            for layout in LAYOUTS:
+                for vector, bits in zip(vectors, expected, strict=True):
+                    found = bits_on_host(loop_kernels, form, layout, native, n, pack_plain(vector))
+                    np.testing.assert_array_equal(found, bits, f"{form} {layout} {vector.name}")
+
+
+@pytest.mark.parametrize(
+    ("form", "sizes"),
+    [
+        (row_form(1, 1), (1, 2, 3, 5, 7, 8)),
+        (Form("row", 16, 5, 64), (20, 74)),
+        (Form("row", 1, 2, 32), (3,)),
+        (row_form(38, 2560), (38, 54)),
+        (row_form(54, 5120), (54, 56)),
+        (row_form(74, 3584), (74, 54)),
+        (row_form(300, 4), (300,)),
+    ],
+    ids=str,
+)
+def test_row(tmp_path: Path, form: Form, sizes: tuple[int, ...]) -> None:
+    defines = (f"-DDPL_LANES={form.lanes}", f"-DDPL_QUARTERS={form.quarters}", f"-DDPL_THREADS={form.threads}")
+    library = build(tmp_path, "row.cu", DECODE, *defines)
+    for n in sizes:
+        for native, vectors in cases(n):
+            expected = as_bits(decode(native, n, vectors, form))
+            for layout in (*LAYOUTS, "staged"):
+                for vector, bits in zip(vectors, expected, strict=True):
+                    found = bits_on_host(library, form, layout, native, n, pack_quarters(vector))
+                    np.testing.assert_array_equal(found, bits, f"{form} {layout} {vector.name}")
+
+
+@pytest.mark.parametrize("n", [1, 3, 8, 54])
+def test_pad(tools: ctypes.CDLL, n: int) -> None:
+    native = random_rows(5, n)
+    source_rows, target = aligned(native), aligned(np.full(5 * 224 * n, 0xAA, np.uint8))
+    tools.run_pad(ctypes.c_void_p(source_rows.ctypes.data), ctypes.c_void_p(target.ctypes.data), 5, n)
+    np.testing.assert_array_equal(target.reshape(5, -1), padded(native, n))
+
+
+@pytest.mark.parametrize("n", [1, 3, 8, 54])
+def test_compare_finds_every_byte(tools: ctypes.CDLL, n: int) -> None:
+    native = random_rows(3, n)
+    rows, dpl = aligned(native), aligned(packed(native, n))
+    first = np.full(1, 2**64 - 1, np.uint64)
+
+    def compare() -> int:
+        first[:] = 2**64 - 1
+        pointers = [ctypes.c_void_p(array.ctypes.data) for array in (rows, dpl, first)]
+        tools.run_compare(*pointers, 3, n)
+        return int(first[0])
+
+    assert compare() == 2**64 - 1
+    step = 1 if n == 1 else 97
+    for byte in [*range(0, len(dpl), step), 210 * n - 1, row_stride(n) - 1, len(dpl) - 1]:
+        dpl[byte] ^= 0x10
+        assert compare() == byte // 2 * 2
+        dpl[byte] ^= 0x10
+
+
+def test_check_finds_differences_and_unwritten(tools: ctypes.CDLL) -> None:
+    found, expected = np.arange(100, dtype=np.uint32), np.arange(100, dtype=np.uint32)
+    expected[[40, 70]] = 1
+    found[[55, 90]] = 0xFFFFFFFF
+    first = np.full(2, 2**64 - 1, np.uint64)
+    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (found, expected)]
+    tools.run_check(*pointers, ctypes.c_longlong(100), ctypes.c_uint32(0xFFFFFFFF), ctypes.c_void_p(first.ctypes.data))
+    assert first.tolist() == [40, 55]

@@ -1,0 +1,88 @@
+// The reference engine's mapping: one 256-thread block a row, one unit of 32 weights at a time, thread t takes the
+// units t, t + 256, ... Forms `loop` and `pf` differ only in when the loads are issued, not in a single bit.
+//
+// Activations ("plain"): int8 quants [256 n], then fp16 scales [8 n], one for each unit.
+
+#include "q6k.cuh"
+#include "sum.cuh"
+
+enum { THREADS = 256 };
+
+// What a unit needs, loaded and not yet used.
+struct Unit {
+    uint4 ql[2], qh[2], x[2];
+    u16 scales, d, d8;
+    int group;
+};
+
+// Unit u is group u & 3 of half (u >> 2) & 1 of block u >> 3. The four groups of a half share their 32 qh bytes, the
+// groups 0 and 2 (low and high nibbles) their 32 ql bytes, and 1 and 3 theirs: hence 64 bytes of loads for 24.
+template <class L>
+__device__ __forceinline__ Unit load_unit(const u8* row, const u8* activations, int n, int u) {
+    const int block = u >> 3, half = u >> 2 & 1, group = u & 3;
+    const u8* ql = L::at(row, n, block, QL, 128) + 64 * half + 32 * (group & 1);
+    const u8* qh = L::at(row, n, block, QH, 64) + 32 * half;
+    const u8* x = activations + 32LL * u;
+    Unit unit;
+    for (int i = 0; i < 2; ++i) {
+        unit.ql[i] = L::load16(ql + 16 * i);
+        unit.qh[i] = L::load16(qh + 16 * i);
+        unit.x[i] = __ldg((const uint4*)(x + 16 * i));
+    }
+    unit.scales = L::load2(L::at(row, n, block, SCALES, 16) + 8 * half + 2 * group);
+    unit.d = L::load2(L::at(row, n, block, D, 2));
+    unit.d8 = __ldg((const u16*)(activations + 256LL * n + 2LL * u));
+    unit.group = group;
+    return unit;
+}
+
+__device__ __forceinline__ int sum16(uint4 x) {
+    const int sum = __dp4a(0x01010101, (int)x.y, __dp4a(0x01010101, (int)x.x, 0));
+    return __dp4a(0x01010101, (int)x.w, __dp4a(0x01010101, (int)x.z, sum));
+}
+
+// d d8 (scale0 dot0 + scale1 dot1): the integer is below 2^24 and d d8 has 22 bits, so only the last product rounds.
+__device__ __forceinline__ float unit_value(const Unit& unit) {
+    const int dot0 = dot16(unit.ql[0], unit.qh[0], unit.x[0], unit.group) - 32 * sum16(unit.x[0]);
+    const int dot1 = dot16(unit.ql[1], unit.qh[1], unit.x[1], unit.group) - 32 * sum16(unit.x[1]);
+    const int sum = (signed char)unit.scales * dot0 + (signed char)(unit.scales >> 8) * dot1;
+    return __fmul_rn(__fmul_rn(half_to_float(unit.d), half_to_float(unit.d8)), (float)sum);
+}
+
+template <class L>
+__device__ __forceinline__ void loop(const u8* weights, const u8* activations, float* out, int n) {
+    const u8* row = weights + (long long)blockIdx.x * L::stride(n);
+    float sum = 0.0f;
+    for (int u = threadIdx.x; u < 8 * n; u += THREADS)
+        sum = __fadd_rn(sum, unit_value(load_unit<L>(row, activations, n, u)));
+    sum = sum_lanes<THREADS, THREADS>(sum);
+    if (threadIdx.x == 0) out[blockIdx.x] = sum;
+}
+
+// For 256 < 8 n <= 512: every thread has one or two units, and issues the loads of both before it uses either.
+template <class L>
+__device__ __forceinline__ void pf(const u8* weights, const u8* activations, float* out, int n) {
+    const u8* row = weights + (long long)blockIdx.x * L::stride(n);
+    const int u = threadIdx.x;
+    const bool two = u + THREADS < 8 * n;
+    const Unit first = load_unit<L>(row, activations, n, u);
+    Unit second;
+    if (two) second = load_unit<L>(row, activations, n, u + THREADS);
+    float sum = __fadd_rn(0.0f, unit_value(first));
+    if (two) sum = __fadd_rn(sum, unit_value(second));
+    sum = sum_lanes<THREADS, THREADS>(sum);
+    if (threadIdx.x == 0) out[blockIdx.x] = sum;
+}
+
+#define KERNEL(form, name, Layout)                                                                               \
+    extern "C" __global__ void __launch_bounds__(THREADS)                                                        \
+        form##_##name(const u8* weights, const u8* activations, float* out, long long, int n) {                  \
+        form<Layout>(weights, activations, out, n);                                                              \
+    }
+
+KERNEL(loop, native, Native)
+KERNEL(loop, padded, Padded)
+KERNEL(loop, dpl, Dpl)
+KERNEL(pf, native, Native)
+KERNEL(pf, padded, Padded)
+KERNEL(pf, dpl, Dpl)
