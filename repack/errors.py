@@ -6,13 +6,14 @@ exit codes are named; `repack.console` turns an exception into its line and its 
 
 from __future__ import annotations
 
+import errno
 from typing import ClassVar
 
 PROVEN = 0
 
 
 def shown(value: object, limit: int = 120) -> str:
-    """Text from outside made safe to show: ASCII, control characters escaped, in backticks, cut at `limit` characters."""
+    """Text from outside made safe to show: ASCII, escaped, in backticks, cut at `limit` characters."""
     text = value if isinstance(value, str) else str(value)
     safe = text.encode("unicode_escape", "surrogatepass").decode("ascii") if not _plain(text) else text
     if len(safe) > limit:
@@ -81,3 +82,17 @@ class NothingToDo(DplError):
     """Nothing to convert, or nothing to check. Never a success."""
 
     exit_code = 5
+
+
+def os_failure(error: OSError, what: str) -> EnvironmentFailure:
+    """An operating system's error as ours, in its own words plus what helps."""
+    hints = {
+        errno.ENOSPC: "free some space or choose another folder",
+        errno.EDQUOT: "free some space or choose another folder",
+        errno.EFBIG: "raise the file-size limit (ulimit -f) or choose another file system",
+        errno.EACCES: "check the permissions",
+        errno.EPERM: "check the permissions",
+        errno.EROFS: "choose a folder that can be written",
+    }
+    reason = (error.strerror or str(error)).lower()
+    return EnvironmentFailure(f"{what} ({reason})", hint=hints.get(error.errno or 0, ""))

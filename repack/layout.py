@@ -45,8 +45,11 @@ class Field:
 
 
 def _table(*rows: tuple[str, int, str]) -> tuple[Field, ...]:
-    offsets = accumulate((nbytes for _, nbytes, _ in rows), initial=0)
-    return tuple(Field(name, nbytes, offset, np.dtype(dtype)) for (name, nbytes, dtype), offset in zip(rows, offsets))
+    ends = accumulate(nbytes for _, nbytes, _ in rows)
+    return tuple(
+        Field(name, nbytes, end - nbytes, np.dtype(dtype))
+        for (name, nbytes, dtype), end in zip(rows, ends, strict=True)
+    )
 
 
 FIELDS = _table(("ql", 128, "u1"), ("qh", 64, "u1"), ("scales", 16, "i1"), ("d", 2, "<f2"))
@@ -73,7 +76,8 @@ def pad_start(n: int) -> int:
 def plane(rows: Bytes, field: Field, n: int) -> npt.NDArray[Any]:
     """View one plane of dpl rows.
 
-    `rows` is uint8 ``[..., row_stride(n)]``; the result is a view ``[..., n * nbytes / itemsize]`` of the field's dtype.
+    rows: uint8 ``[..., row_stride(n)]``. Returns a view of the field's dtype: ql ``[..., 128 n]``, qh ``[..., 64 n]``,
+    scales ``[..., 16 n]`` (int8), d ``[..., n]`` (float16).
     """
     return rows[..., field.offset * n : (field.offset + field.nbytes) * n].view(field.dtype)
 

@@ -1,0 +1,5 @@
+"""`python -m repack`."""
+
+from repack.cli import main
+
+main()

@@ -1,0 +1,119 @@
+"""The command `repack`: options in, exit code out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from repack.console import Console, Parser, run
+from repack.errors import PROVEN, UsageError, shown
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from repack.convert import Conversion
+    from repack.plan import Ledger, Plan
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(run(_command))
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="repack",
+        description="Rearrange the Q6_K tensors of a GGUF model into the dense split-plane layout (dpl), in a sidecar.",
+        epilog="Exit codes: 0 done, 2 usage, 3 input damaged or unsupported, 4 environment, 5 nothing to convert.",
+    )
+    parser.add_argument("model", type=Path, metavar="MODEL.gguf", help="the model, or the first shard of a split one")
+    parser.add_argument("-o", "--output", type=Path, metavar="MODEL.dpl", help="the sidecar to write")
+    parser.add_argument("--include", action="append", default=[], metavar="RE", help="only tensors whose name has RE")
+    parser.add_argument("--exclude", action="append", default=[], metavar="RE", help="no tensor whose name has RE")
+    parser.add_argument(
+        "--threads", type=int, default=0, metavar="N", help="packing threads (default: processors, <= 4)"
+    )
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be done, write nothing")
+    parser.add_argument("--json", metavar="FILE", help="write the result as JSON, - for standard output")
+    parser.add_argument("--quiet", action="store_true", help="no table, no progress")
+    parser.add_argument("--version", action="store_true", help="show the version and exit")
+    return parser
+
+
+def _command(arguments: Sequence[str]) -> int:
+    if "--version" in arguments:
+        return _version()
+    options = _parser().parse_args(arguments)
+    if options.output is None and not options.dry_run:
+        raise UsageError("no output given", hint="add -o MODEL.dpl, or --dry-run")
+    if not 0 <= options.threads <= 256:
+        raise UsageError("--threads is out of range", found=options.threads, expected="1 to 256")
+    console = Console(quiet=options.quiet, data_only=options.json == "-")
+
+    from repack.plan import make_plan  # noqa: PLC0415 - NumPy and gguf, 0.25 s that --help need not pay
+
+    plan = make_plan(options.model, options.include, options.exclude)
+    conversion = None if options.dry_run else _convert(plan, options, console)
+    _summary(plan, conversion, console)
+    if options.json:
+        from repack.report import write_json  # noqa: PLC0415
+
+        write_json(plan, conversion, options.json, console)
+    return PROVEN
+
+
+def _convert(plan: Plan, options: Namespace, console: Console) -> Conversion:
+    from repack.convert import convert  # noqa: PLC0415
+
+    with console.meter("converting", plan.ledger.native) as progress:
+        return convert(plan, options.output, threads=options.threads, force=options.force, progress=progress)
+
+
+def _summary(plan: Plan, conversion: Conversion | None, console: Console) -> None:
+    ledger, shards = plan.ledger, plan.index.shards
+    title = shown(os.path.basename(shards[0].path))  # noqa: PTH119
+    if conversion:
+        title += f" -> {shown(conversion.path.name)}"
+    others = ", ".join(f"{kind.tensors} {kind.name}" for kind in plan.skipped)
+    facts = [
+        (
+            "tensors",
+            f"{len(plan.selected)} Q6_K of {len(plan.index.tensors)}"
+            + (f"; not converted: {others}" if others else ""),
+        ),
+        ("native", f"{ledger.native:,} bytes"),
+        ("padded", f"{ledger.padded:,} bytes, {_dead(ledger.padded, ledger)}"),
+        ("dpl", f"{ledger.dpl:,} bytes, {_dead(ledger.dpl, ledger)}; {ledger.saved:,} fewer than padded"),
+    ]
+    if len(shards) > 1:
+        facts.insert(0, ("shards", str(len(shards))))
+    if plan.left_out:
+        facts.insert(1, ("left out", f"{len(plan.left_out)} Q6_K by --include and --exclude"))
+    if conversion:
+        unusual = [
+            (sum(getattr(entry, key) for entry in conversion.manifest.tensors), what)
+            for key, what in (("nonfinite_d", "not finite"), ("zero_d", "zero"))
+        ]
+        warning = ", ".join(f"{count:,} super-blocks whose d is {what}" for count, what in unusual if count)
+        facts += [("warning", f"{warning}; kept bit for bit")] if unusual[0][0] else []
+        rate = ledger.native / conversion.seconds / 1e9
+        facts.append(("sidecar", f"{conversion.sidecar_bytes:,} bytes in {conversion.seconds:.2f} s, {rate:.2f} GB/s"))
+    else:
+        facts.append(("dry run", "nothing was written"))
+    console.facts(title, facts)
+
+
+def _dead(nbytes: int, ledger: Ledger) -> str:
+    dead = nbytes - ledger.native
+    return f"{dead:,} of them dead ({dead / ledger.native:.2%})" if ledger.native else "none of them dead"
+
+
+def _version() -> int:
+    from importlib.metadata import version  # noqa: PLC0415
+
+    Console().data(f"repack (gguf-dpl) {version('gguf-dpl')}\n")
+    return PROVEN

@@ -1,0 +1,209 @@
+"""The one place that prints, for both commands, and the one that turns exceptions into exit codes.
+
+stdout carries data: tables, JSON. stderr carries progress, notes and errors. Text is ASCII but for the lines that rich
+draws where the encoding allows them. Without a terminal there are no bars and nothing is cut.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import NoReturn, TextIO
+
+from repack.errors import DplError, EnvironmentFailure, UsageError, os_failure
+from repack.signals import Interrupted, raise_on_signals
+
+SECONDS_BETWEEN_LINES = 5.0
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with our way of reporting: one line, exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError instead of printing the usage."""
+        raise UsageError(message, hint=f"see {self.prog} --help")
+
+
+class Console:
+    """Where a command's words go. quiet: only data that was asked for, and errors. data_only: stdout is for JSON."""
+
+    def __init__(self, *, quiet: bool = False, data_only: bool = False) -> None:
+        self._quiet = quiet
+        self._tables_to: TextIO = sys.stderr if data_only else sys.stdout
+
+    def data(self, text: str) -> None:
+        """Write data that was asked for to stdout."""
+        sys.stdout.write(text)
+
+    def note(self, text: str) -> None:
+        """Tell a person something by the way."""
+        if not self._quiet:
+            print(text, file=sys.stderr)
+
+    def facts(self, title: str, facts: Sequence[tuple[str, str]]) -> None:
+        """Show a title and aligned lines of label and value."""
+        if self._quiet:
+            return
+        width = max(len(label) for label, _ in facts)
+        lines = [title, *(f"  {label:<{width}}  {value}" for label, value in facts)]
+        print("\n".join(lines), file=self._tables_to)
+
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
+        """Show a table; columns whose index is in `right` are aligned to the right. Cells are never cut."""
+        if self._quiet:
+            return
+        from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - 30 ms that --help need not pay
+        from rich.console import Console as Rich  # noqa: PLC0415
+        from rich.table import Table  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
+
+        out = self._tables_to
+        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+        for index, name in enumerate(header):
+            table.add_column(name, justify="right" if index in right else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(cell, style=_style(cell)) for cell in row))
+        wide = None if out.isatty() else 1 << 20
+        Rich(file=out, width=wide, markup=False, emoji=False, highlight=False).print(table)
+
+    def verdict(self, text: str, *, good: bool) -> None:
+        """Show the one line that says how it ended."""
+        if self._quiet:
+            return
+        from rich.console import Console as Rich  # noqa: PLC0415
+
+        rich = Rich(file=self._tables_to, markup=False, emoji=False, highlight=False, soft_wrap=True)
+        rich.print(text, style="bold green" if good else "bold red")
+
+    def meter(self, label: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
+        """Progress over `total` bytes: a bar in a terminal, else a line every few seconds. Yields the callback."""
+        if self._quiet or not total:
+            return contextlib.nullcontext(lambda _: None)
+        return _bar(label, total) if sys.stderr.isatty() else _lines(label, total)
+
+
+def error_line(error: object) -> None:
+    """Write one error to stderr."""
+    print(f"error: {error}", file=sys.stderr)
+
+
+def run(command: Callable[[Sequence[str]], int], arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return the exit code of the process. No exception gets past this."""
+    _open_standard_files()
+    raise_on_signals()
+    try:
+        code = command(sys.argv[1:] if arguments is None else arguments)
+    except Interrupted as interrupted:
+        error_line(f"interrupted by {interrupted}, nothing was left behind")
+        code = 128 + interrupted.number
+    except SystemExit as leaving:  # argparse, after --help and --version
+        code = leaving.code if isinstance(leaving.code, int) else 0
+    except Exception as error:  # the last stop of every error
+        code = _explain(error)
+    return _deliver(code)
+
+
+def _explain(error: Exception) -> int:
+    if os.environ.get("DPL_DEBUG") == "1":
+        traceback.print_exc()
+    if isinstance(error, BrokenPipeError):
+        return EnvironmentFailure.exit_code
+    if isinstance(error, MemoryError):
+        error = EnvironmentFailure("out of memory")
+    elif isinstance(error, OSError):
+        error = os_failure(error, str(error.filename) if error.filename else "the operating system refused")
+    elif not isinstance(error, DplError):
+        what = f"internal error: {type(error).__name__}: {error}".splitlines()[0]
+        error = EnvironmentFailure(what, hint="please report it, with the output under DPL_DEBUG=1")
+    error_line(error)
+    assert isinstance(error, DplError)
+    return error.exit_code
+
+
+def _deliver(code: int) -> int:
+    """Flush stdout. A reader that has gone (`| head`) changes nothing; a full disk turns a success into a failure."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _silence_stdout()
+    except OSError as error:
+        _silence_stdout()
+        error_line(os_failure(error, "standard output cannot be written"))
+        code = code or EnvironmentFailure.exit_code
+    return code
+
+
+def _silence_stdout() -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
+def _open_standard_files() -> None:
+    """Make sure that descriptors 0 to 2 exist, so that no file of ours becomes one of them, and that text fits."""
+    while True:
+        fd = os.open(os.devnull, os.O_RDWR)
+        if fd > 2:
+            os.close(fd)
+            break
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, os.fdopen(number, "w", encoding="ascii", errors="backslashreplace", closefd=False))
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _style(cell: str) -> str:
+    return {"passed": "green", "FAILED": "bold red", "skipped": "dim"}.get(cell, "")
+
+
+@contextlib.contextmanager
+def _bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    from rich.console import Console as Rich  # noqa: PLC0415
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Rich(stderr=True), transient=True) as progress:
+        task = progress.add_task(label, total=total)
+        yield lambda done: progress.update(task, completed=done)
+
+
+@contextlib.contextmanager
+def _lines(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    started = last = time.monotonic()
+
+    def show(done: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= SECONDS_BETWEEN_LINES and done:
+            last = now
+            rate = done / (now - started)
+            left = (total - done) / rate
+            print(
+                f"{label}: {done / total:.0%}, {done / 1e9:.2f} of {total / 1e9:.2f} GB, "
+                f"{rate / 1e9:.2f} GB/s, {left:.0f} s left",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    yield show

@@ -1,0 +1,353 @@
+"""The manifest: what a sidecar says about itself and its source. Frozen facts, canonical JSON, checked on the way in.
+
+The published form is docs/manifest.schema.json. Values that follow from others (rows, n, row_stride, nbytes) stand in
+the JSON for the reader's convenience and are checked, not believed. Unknown keys are ignored; the digest covers them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from repack import layout
+from repack.errors import Damaged, shown
+
+FORMAT_MAJOR, FORMAT_MINOR = 1, 0
+Q6_K = 14
+"""The ggml type number of the only type this layout is for."""
+_DIGEST_KEY = "manifest_sha256"
+_MAX = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One GGUF file of the model the sidecar was made from."""
+
+    name: str
+    """Base name of the file."""
+    size: int
+    header_sha256: str
+    """SHA-256 of all bytes before the data section."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One converted tensor."""
+
+    name: str
+    ne: tuple[int, ...]
+    """Dimensions, row length first, as in the GGUF."""
+    shard: int
+    offset: int
+    """Absolute byte offset of the native bytes in the shard's file."""
+    native_sha256: str
+    sha256: str
+    """SHA-256 of the tensor's bytes in the sidecar, padding included."""
+    nonfinite_d: int
+    """Super-blocks whose d is NaN or infinite."""
+    zero_d: int
+    """Super-blocks whose d is +0 or -0."""
+
+    @property
+    def n(self) -> int:
+        """Super-blocks in a row."""
+        return self.ne[0] // layout.BLOCK_WEIGHTS
+
+    @property
+    def rows(self) -> int:
+        """Rows over all outer dimensions."""
+        return prod(self.ne[1:])
+
+    @property
+    def row_stride(self) -> int:
+        """Bytes from one row to the next in the sidecar."""
+        return layout.row_stride(self.n)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the GGUF."""
+        return self.rows * self.n * layout.BLOCK_BYTES
+
+    @property
+    def dpl_nbytes(self) -> int:
+        """Bytes in the sidecar."""
+        return self.rows * self.row_stride
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape in the sidecar: outer dimensions slowest first, then the row's bytes."""
+        return (*reversed(self.ne[1:]), self.row_stride) if len(self.ne) > 1 else (1, self.row_stride)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """The tensors of one type that were not converted."""
+
+    type: int
+    """Raw ggml type number."""
+    name: str
+    tensors: int
+    nbytes: int | None
+    """None when the size of the type is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """All facts about a sidecar. `digest` is filled in by `to_json`."""
+
+    generator: str
+    generator_version: str
+    sources: tuple[Source, ...]
+    general: Mapping[str, str]
+    """general.architecture, general.name and general.type of the model, where present."""
+    include: tuple[str, ...]
+    exclude: tuple[str, ...]
+    left_out: tuple[str, ...]
+    """Names of the Q6_K tensors that the patterns left out; a reader need not run foreign patterns to know them."""
+    tensors: tuple[Entry, ...]
+    skipped: tuple[Skipped, ...]
+    minor: int = field(default=FORMAT_MINOR)
+
+
+def canonical(value: object) -> str:
+    """JSON with sorted keys, without spaces, ASCII only."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def to_json(manifest: Manifest) -> str:
+    """The manifest as canonical JSON, sealed with its own SHA-256."""
+    body = {
+        "format": {"name": "dpl", "major": FORMAT_MAJOR, "minor": manifest.minor},
+        "generator": {"name": manifest.generator, "version": manifest.generator_version},
+        "layout": _layout_json(),
+        "source": {
+            "shards": [
+                {"name": shard.name, "size": shard.size, "header_sha256": shard.header_sha256}
+                for shard in manifest.sources
+            ],
+            "general": dict(manifest.general),
+        },
+        "selection": {
+            "include": list(manifest.include),
+            "exclude": list(manifest.exclude),
+            "left_out": list(manifest.left_out),
+        },
+        "tensors": [
+            {
+                "name": entry.name,
+                "type": Q6_K,
+                "ne": list(entry.ne),
+                "rows": entry.rows,
+                "n": entry.n,
+                "row_stride": entry.row_stride,
+                "shard": entry.shard,
+                "offset": entry.offset,
+                "nbytes": entry.nbytes,
+                "native_sha256": entry.native_sha256,
+                "sha256": entry.sha256,
+                "nonfinite_d": entry.nonfinite_d,
+                "zero_d": entry.zero_d,
+            }
+            for entry in manifest.tensors
+        ],
+        "skipped": [
+            {"type": kind.type, "name": kind.name, "tensors": kind.tensors, "nbytes": kind.nbytes}
+            for kind in manifest.skipped
+        ],
+    }
+    return canonical({**body, _DIGEST_KEY: _digest(body)})
+
+
+def from_json(text: str, where: str) -> Manifest:
+    """Read a manifest and check everything that can be checked without the data.
+
+    Raises Damaged, naming what is wrong, on anything that is not format version 1 as docs/format.md has it.
+    """
+    root = _parse(text, where)
+    version = root.obj("format")
+    if version.text("name") != "dpl":
+        raise version.wrong("name", "dpl")
+    if (major := version.integer("major")) != FORMAT_MAJOR:
+        raise Damaged(
+            "format version not supported",
+            where=where,
+            found=major,
+            expected=FORMAT_MAJOR,
+            hint="update gguf-dpl" if major > FORMAT_MAJOR else "",
+        )
+    if root.text(_DIGEST_KEY) != _digest({key: value for key, value in root.items.items() if key != _DIGEST_KEY}):
+        raise Damaged("the manifest does not match its own digest", where=where)
+    if root.obj("layout").items != _layout_json():
+        raise Damaged("the manifest describes another layout", where=where)
+    source, generator, selection = root.obj("source"), root.obj("generator"), root.obj("selection")
+    general = source.obj("general")
+    manifest = Manifest(
+        generator=generator.text("name"),
+        generator_version=generator.text("version"),
+        sources=tuple(
+            Source(shard.text("name"), shard.integer("size"), shard.sha256("header_sha256"))
+            for shard in source.objects("shards")
+        ),
+        general={key: general.text(key) for key in general.items},
+        include=selection.texts("include"),
+        exclude=selection.texts("exclude"),
+        left_out=selection.texts("left_out"),
+        tensors=tuple(_entry(item) for item in root.objects("tensors")),
+        skipped=tuple(
+            Skipped(
+                kind.integer("type"),
+                kind.text("name"),
+                kind.integer("tensors"),
+                None if kind.items.get("nbytes", 0) is None else kind.integer("nbytes"),
+            )
+            for kind in root.objects("skipped")
+        ),
+        minor=version.integer("minor"),
+    )
+    _check_tensors(manifest, where)
+    return manifest
+
+
+def _check_tensors(manifest: Manifest, where: str) -> None:
+    names: set[str] = set()
+    for entry in manifest.tensors:
+        tensor = f"tensor {shown(entry.name)}"
+        if entry.name in names:
+            raise Damaged(f"{tensor} stands twice in the manifest", where=where)
+        names.add(entry.name)
+        if entry.shard >= len(manifest.sources):
+            raise Damaged(f"{tensor} names a shard that is not listed", where=where, found=entry.shard)
+        if entry.offset + entry.nbytes > manifest.sources[entry.shard].size and entry.nbytes:
+            raise Damaged(f"{tensor} lies outside its shard", where=where, found=f"offset {entry.offset}")
+    if manifest.left_out and not manifest.include and not manifest.exclude:
+        raise Damaged("the manifest leaves tensors out without a pattern", where=where)
+    if not names.isdisjoint(manifest.left_out):
+        raise Damaged("the manifest leaves out a tensor that it lists", where=where)
+    if not manifest.tensors:
+        raise Damaged("the manifest lists no tensor", where=where)
+
+
+def _entry(item: _Object) -> Entry:
+    ne = item.integers("ne")
+    if not 1 <= len(ne) <= 4 or ne[0] % layout.BLOCK_WEIGHTS or prod(max(size, 1) for size in ne) >= _MAX:
+        raise item.wrong("ne", f"1 to 4 dimensions, the first a multiple of {layout.BLOCK_WEIGHTS}")
+    entry = Entry(
+        name=item.text("name"),
+        ne=ne,
+        shard=item.integer("shard"),
+        offset=item.integer("offset"),
+        native_sha256=item.sha256("native_sha256"),
+        sha256=item.sha256("sha256"),
+        nonfinite_d=item.integer("nonfinite_d"),
+        zero_d=item.integer("zero_d"),
+    )
+    derived = {
+        "type": Q6_K,
+        "rows": entry.rows,
+        "n": entry.n,
+        "row_stride": entry.row_stride,
+        "nbytes": entry.nbytes,
+    }
+    for key, expected in derived.items():
+        if item.integer(key) != expected:
+            raise item.wrong(key, expected)
+    return entry
+
+
+def _layout_json() -> dict[str, Any]:
+    return {
+        "block_weights": layout.BLOCK_WEIGHTS,
+        "block_bytes": layout.BLOCK_BYTES,
+        "row_alignment": layout.ROW_ALIGNMENT,
+        "fields": [
+            {"name": field.name, "block_bytes": field.nbytes, "plane_offset": field.offset} for field in layout.FIELDS
+        ],
+    }
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical(body).encode("ascii")).hexdigest()
+
+
+def _parse(text: str, where: str) -> _Object:
+    try:
+        value = json.loads(text, object_pairs_hook=unique_keys)
+        same = canonical(value) == text
+    except (ValueError, RecursionError):
+        raise Damaged("the manifest is not JSON", where=where) from None
+    if not isinstance(value, dict) or not same:
+        raise Damaged("the manifest is not an object in canonical JSON", where=where)
+    return _Object(value, where, "the manifest")
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For json.loads: an object in which a key stands twice is an error (ValueError)."""
+    items = dict(pairs)
+    if len(items) != len(pairs):
+        raise ValueError("duplicate key")
+    return items
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """A JSON object whose members are asked for by type; a wrong one is named."""
+
+    items: dict[str, Any]
+    where: str
+    path: str
+
+    def wrong(self, key: str, expected: object) -> Damaged:
+        found = "nothing" if key not in self.items else shown(canonical(self.items[key]))
+        return Damaged(f"`{key}` of {self.path} is wrong", where=self.where, found=found, expected=expected)
+
+    def text(self, key: str) -> str:
+        value = self.items.get(key)
+        if not isinstance(value, str):
+            raise self.wrong(key, "a string")
+        return value
+
+    def sha256(self, key: str) -> str:
+        value = self.text(key)
+        if len(value) != 64 or set(value) - set("0123456789abcdef"):
+            raise self.wrong(key, "64 hexadecimal digits")
+        return value
+
+    def integer(self, key: str) -> int:
+        value = self.items.get(key)
+        if type(value) is not int or not 0 <= value < _MAX:
+            raise self.wrong(key, "an integer of 0 or more")
+        return value
+
+    def array(self, key: str) -> list[Any]:
+        value = self.items.get(key)
+        if not isinstance(value, list):
+            raise self.wrong(key, "an array")
+        return value
+
+    def integers(self, key: str) -> tuple[int, ...]:
+        values = self.array(key)
+        if any(type(value) is not int or not 0 <= value < _MAX for value in values):
+            raise self.wrong(key, "integers of 0 or more")
+        return tuple(values)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        values = self.array(key)
+        if not all(isinstance(value, str) for value in values):
+            raise self.wrong(key, "strings")
+        return tuple(values)
+
+    def obj(self, key: str) -> _Object:
+        value = self.items.get(key)
+        if not isinstance(value, dict):
+            raise self.wrong(key, "an object")
+        return _Object(value, self.where, f"`{key}` in {self.path}")
+
+    def objects(self, key: str) -> list[_Object]:
+        values = self.array(key)
+        if not all(isinstance(value, dict) for value in values):
+            raise self.wrong(key, "objects")
+        return [_Object(value, self.where, f"`{key}[{index}]` in {self.path}") for index, value in enumerate(values)]

@@ -1,0 +1,63 @@
+"""A bounded pipeline over chunks: parallel work, then ordered digests, over a ring of buffers.
+
+SHA-256 is sequential over a tensor, so digests are fed in file order by one thread each, while any number of threads
+work on later chunks. Memory is the ring: as many slots as chunks may be in flight.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+Chunk = TypeVar("Chunk")
+Slot = TypeVar("Slot")
+Result = TypeVar("Result")
+
+CHUNK_BYTES = 2 << 20
+"""Native bytes handled at once. Two buffers of this size and their digests fit the cache of one core."""
+
+
+def rows_per_chunk(native_row_bytes: int) -> int:
+    """Rows that are handled at once: `CHUNK_BYTES` of them, at least one."""
+    return max(1, CHUNK_BYTES // max(native_row_bytes, 1))
+
+
+def pump(
+    chunks: Iterable[Chunk],
+    slots: Sequence[Slot],
+    work: Callable[[Chunk, Slot], Result],
+    finish: Callable[[Chunk, Slot, Result], Sequence[Future[Any]]],
+    threads: int,
+) -> None:
+    """Call ``work(chunk, slot)`` on `threads` threads and ``finish(chunk, slot, result)`` here, in order of the chunks.
+
+    A slot is handed out again when the futures that `finish` returned for it are done. The first exception stops
+    everything and is raised here.
+    """
+    readers: list[Sequence[Future[Any]]] = [() for _ in slots]
+    waiting: deque[tuple[int, Chunk, Future[Result]]] = deque()
+
+    def retire() -> None:
+        at, chunk, future = waiting.popleft()
+        readers[at] = finish(chunk, slots[at], future.result())
+
+    pool = ThreadPoolExecutor(threads, "work")
+    try:
+        for number, chunk in enumerate(chunks):
+            at = number % len(slots)
+            if len(waiting) == len(slots):
+                retire()
+            for reader in readers[at]:
+                reader.result()
+            waiting.append((at, chunk, pool.submit(work, chunk, slots[at])))
+            while waiting and waiting[0][2].done():
+                retire()
+        while waiting:
+            retire()
+        for futures in readers:
+            for reader in futures:
+                reader.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

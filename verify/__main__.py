@@ -1,0 +1,5 @@
+"""`python -m verify`."""
+
+from verify.cli import main
+
+main()

@@ -1,0 +1,121 @@
+"""The stages that look at headers: whether this is a sound sidecar, and whether it is this model's."""
+
+from __future__ import annotations
+
+import os
+
+from repack import layout
+from repack.errors import Damaged, Differs, DplError, shown
+from repack.gguf_index import GGUFIndex, Tensor, header_sha256
+from repack.manifest import Q6_K, Manifest, from_json
+from repack.plan import census
+from repack.sidecar import Container, check_container, read_container, tensor_offsets
+from verify.pairs import Files
+from verify.verdict import Verdict
+
+
+def check_sidecar(files: Files, verdict: Verdict) -> tuple[Manifest, int] | None:
+    """Stages container, manifest and alignment. Returns the manifest and where the data begins, or None if damaged."""
+    where = files.sidecar_name
+    stage = "container"
+    try:
+        container = read_container(files.sidecar, where)
+        stage = "manifest"
+        manifest = from_json(container.manifest_json, where)
+        stage = "container"
+        check_container(container, manifest, os.fstat(files.sidecar).st_size, where)
+    except DplError as error:
+        verdict.failed(stage, error)
+        return None
+    verdict.passed("container")
+    verdict.passed("manifest")
+    _check_alignment(container, manifest, where, verdict)
+    return manifest, container.data_start
+
+
+def _check_alignment(container: Container, manifest: Manifest, where: str, verdict: Verdict) -> None:
+    """Every tensor and every row begins at a multiple of 16 bytes of the file."""
+    for entry, offset in zip(manifest.tensors, tensor_offsets(manifest), strict=False):
+        for what, value in (("offset", container.data_start + offset), ("row stride", entry.row_stride)):
+            if value % layout.ROW_ALIGNMENT:
+                error = Damaged(f"{what} {value} is not a multiple of {layout.ROW_ALIGNMENT}", where=where)
+                verdict.failed("alignment", error, entry.name)
+                return
+    verdict.passed("alignment")
+
+
+def check_selection(manifest: Manifest, index: GGUFIndex, where: str, verdict: Verdict) -> dict[str, Tensor]:
+    """Stage selection: the sidecar holds exactly the model's Q6_K tensors, but for those it says it leaves out.
+
+    Returns the tensors that can be compared, by name.
+    """
+    sources = {tensor.name: tensor for tensor in index.tensors if tensor.type == Q6_K}
+    comparable: dict[str, Tensor] = {}
+    before = len(verdict.outcomes)
+    for entry in manifest.tensors:
+        source = sources.get(entry.name)
+        if source is None:
+            others = {tensor.name: tensor for tensor in index.tensors}
+            why = "is of another type in the model" if entry.name in others else "is not in the model"
+            verdict.failed("selection", _differs(where, entry.name, why), entry.name)
+        elif source.ne != entry.ne:
+            error = _differs(where, entry.name, "has another shape", f"ne {list(entry.ne)}", f"{list(source.ne)}")
+            verdict.failed("selection", error, entry.name)
+        else:
+            comparable[entry.name] = source
+            if (source.shard, source.offset) != (entry.shard, entry.offset):
+                why = "stands elsewhere in the model"
+                found, expected = f"shard {entry.shard} offset {entry.offset}", f"{source.shard} {source.offset}"
+                verdict.failed("selection", _differs(where, entry.name, why, found, expected), entry.name)
+    held = {entry.name for entry in manifest.tensors}
+    left_out = set(manifest.left_out)
+    for name in sources:
+        if name not in held and name not in left_out:
+            verdict.failed("selection", _differs(where, name, "is missing from the sidecar"), name)
+    for name in manifest.left_out:
+        if name not in sources:
+            verdict.failed("selection", _differs(where, name, "is said to be left out but is not in the model"), name)
+    if len(verdict.outcomes) == before:
+        _check_order_and_census(manifest, index, held, where, verdict)
+    if len(verdict.outcomes) == before:
+        count = len(manifest.left_out)
+        verdict.passed("selection", detail=f"{count} Q6_K tensors are left out by patterns" if count else "")
+    return comparable
+
+
+def _check_order_and_census(manifest: Manifest, index: GGUFIndex, held: set[str], where: str, verdict: Verdict) -> None:
+    order = [tensor.name for tensor in index.tensors if tensor.name in held]
+    if [entry.name for entry in manifest.tensors] != order:
+        verdict.failed("selection", Differs("the tensors stand in another order than in the model", where=where))
+    elif manifest.skipped != census(tensor for tensor in index.tensors if tensor.name not in held):
+        verdict.failed("selection", Differs("the census of other tensors is not the model's", where=where))
+
+
+def check_source(manifest: Manifest, index: GGUFIndex, files: Files, verdict: Verdict) -> None:
+    """Stage source: sizes and header digests of all shards are those the sidecar was made from."""
+    where = files.sidecar_name
+    if len(manifest.sources) != len(index.shards):
+        error = Differs("is stale", where=where, found=f"{len(index.shards)} shards", expected=len(manifest.sources))
+        verdict.failed("source", error)
+        return
+    renamed = []
+    for source, shard, fd in zip(manifest.sources, index.shards, files.shards, strict=True):
+        hint = f"the sidecar was made from another file than {shown(shard.path)}; convert it again"
+        if source.size != shard.size:
+            error = Differs("is stale", where=where, found=f"{shard.size} bytes", expected=source.size, hint=hint)
+        elif header_sha256(fd, shard) != source.header_sha256:
+            error = Differs("is stale: the model's header has changed", where=where, hint=hint)
+        else:
+            renamed += [source.name] if source.name != shard.name else []
+            continue
+        verdict.failed("source", error)
+        return
+    general = {key: value for key, value in manifest.general.items() if index.metadata.get(key) != value}
+    if general:
+        verdict.failed("source", Differs(f"{', '.join(sorted(general))} is not the model's", where=where))
+        return
+    verdict.passed("source", detail=f"converted under the name {shown(renamed[0])}" if renamed else "")
+
+
+def _differs(where: str, name: str, why: str, found: str | None = None, expected: str | None = None) -> Differs:
+    return Differs(f"tensor {shown(name)} {why}", where=where, found=found, expected=expected)

@@ -1,0 +1,170 @@
+"""The stages that look at every byte: digests, equality with the GGUF, zero padding."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from repack import layout
+from repack.convert import count_unusual_d
+from repack.errors import Damaged, Differs, DplError, shown
+from repack.pipeline import pump, rows_per_chunk
+from verify.pairs import Files, Pair, row_name
+from verify.verdict import Verdict
+
+Progress = Callable[[int], None]
+"""Called with the number of sidecar bytes that are done."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    pair: int
+    row: int
+    rows: int
+
+
+class _Slot:
+    """The buffers of one chunk in flight."""
+
+    def __init__(self, native_bytes: int, dpl_bytes: int) -> None:
+        self.native = np.empty(native_bytes, np.uint8)
+        self.back = np.empty(native_bytes, np.uint8)
+        self.dpl = np.empty(dpl_bytes, np.uint8)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the chunks of one tensor have shown so far."""
+
+    nonfinite_d: int = 0
+    zero_d: int = 0
+    differing_rows: int = 0
+    first_difference: str = ""
+    first_pad: str = ""
+
+    def merge(self, other: _Found) -> None:
+        self.nonfinite_d += other.nonfinite_d
+        self.zero_d += other.zero_d
+        self.differing_rows += other.differing_rows
+        self.first_difference = self.first_difference or other.first_difference
+        self.first_pad = self.first_pad or other.first_pad
+
+
+def check_contents(
+    pairs: Sequence[Pair], files: Files, verdict: Verdict, *, threads: int, progress: Progress = lambda _: None
+) -> None:
+    """Stages digests, bytes and padding for every row of every pair, whatever was found before."""
+    found = [_Found() for _ in pairs]
+    native_digests, dpl_digests = ([hashlib.sha256() for _ in pairs] for _ in range(2))
+    done = 0
+
+    def work(chunk: _Chunk, slot: _Slot) -> _Found:
+        return _examine(pairs[chunk.pair], chunk, slot, files)
+
+    with ThreadPoolExecutor(1, "sha-native") as native_sha, ThreadPoolExecutor(1, "sha-dpl") as dpl_sha:
+
+        def finish(chunk: _Chunk, slot: _Slot, more: _Found) -> list[Future[None]]:
+            nonlocal done
+            found[chunk.pair].merge(more)
+            pair = pairs[chunk.pair]
+            dpl = slot.dpl[: chunk.rows * pair.entry.row_stride]
+            readers = [dpl_sha.submit(dpl_digests[chunk.pair].update, dpl.data)]
+            if pair.source is not None:
+                native = slot.native[: chunk.rows * layout.BLOCK_BYTES * pair.entry.n]
+                readers.append(native_sha.submit(native_digests[chunk.pair].update, native.data))
+                verdict.bytes_compared += native.size
+            done += dpl.size
+            progress(done)
+            return readers
+
+        pump(_chunks(pairs), _slots(pairs, threads + 2), work, finish, threads)
+    for pair, facts, native, dpl in zip(pairs, found, native_digests, dpl_digests, strict=True):
+        _conclude(pair, facts, native.hexdigest(), dpl.hexdigest(), files, verdict)
+
+
+def _chunks(pairs: Sequence[Pair]) -> Iterator[_Chunk]:
+    for index, pair in enumerate(pairs):
+        row_bytes = layout.BLOCK_BYTES * pair.entry.n
+        step = rows_per_chunk(row_bytes)
+        for row in range(0, pair.entry.rows if row_bytes else 0, step):
+            yield _Chunk(index, row, min(step, pair.entry.rows - row))
+
+
+def _slots(pairs: Sequence[Pair], count: int) -> list[_Slot]:
+    native = dpl = 0
+    for pair in pairs:
+        rows = min(rows_per_chunk(layout.BLOCK_BYTES * pair.entry.n), pair.entry.rows)
+        native = max(native, rows * layout.BLOCK_BYTES * pair.entry.n)
+        dpl = max(dpl, rows * pair.entry.row_stride)
+    return [_Slot(native, dpl) for _ in range(count)]
+
+
+def _examine(pair: Pair, chunk: _Chunk, slot: _Slot, files: Files) -> _Found:
+    n, stride = pair.entry.n, pair.entry.row_stride
+    dpl = slot.dpl[: chunk.rows * stride].reshape(chunk.rows, stride)
+    files.read_dpl(pair, chunk.row, dpl)
+    found = _Found(*count_unusual_d(dpl, n))
+    pad = dpl[:, layout.pad_start(n) :]
+    if pad.any():
+        row, byte = (int(at[0]) for at in np.nonzero(pad))
+        found.first_pad = f"{row_name(pair.entry.ne, chunk.row + row)}, padding byte {byte}"
+    if pair.source is None:
+        return found
+    shape = (chunk.rows, layout.BLOCK_BYTES * n)
+    native = slot.native[: chunk.rows * shape[1]].reshape(shape)
+    back = slot.back[: native.size].reshape(shape)
+    files.read_native(pair, chunk.row, native)
+    layout.unpack_rows(dpl, back, n)
+    if not np.array_equal(native, back):
+        different = native != back
+        found.differing_rows = int(different.any(axis=1).sum())
+        row = int(different.any(axis=1).argmax())
+        byte = int(different[row].argmax())
+        found.first_difference = (
+            f"{row_name(pair.entry.ne, chunk.row + row)}, {place_in_block(byte)}: "
+            f"{back[row, byte]:#04x} in the sidecar, {native[row, byte]:#04x} in the model"
+        )
+    return found
+
+
+def place_in_block(byte: int) -> str:
+    """A byte of a native row in the format's terms."""
+    block, rest = divmod(byte, layout.BLOCK_BYTES)
+    field = next(field for field in reversed(layout.FIELDS) if field.offset <= rest)
+    return f"super-block {block}, {field.name}[{rest - field.offset}]"
+
+
+def _conclude(pair: Pair, found: _Found, native_sha256: str, sha256: str, files: Files, verdict: Verdict) -> None:
+    entry, name = pair.entry, pair.entry.name
+    where = f"{files.sidecar_name}: tensor {shown(name)}"
+    own: type[DplError] = Differs if files.shards else Damaged
+    facts = [
+        ("the sidecar's bytes are not those the manifest was made for (SHA-256)", sha256, entry.sha256),
+        ("the manifest's count of non-finite d is wrong", found.nonfinite_d, entry.nonfinite_d),
+        ("the manifest's count of zero d is wrong", found.zero_d, entry.zero_d),
+    ]
+    if pair.source is not None:
+        facts.append(("the model's bytes are not those the sidecar was made from", native_sha256, entry.native_sha256))
+    wrong = next((fact for fact in facts if fact[1] != fact[2]), None)
+    if wrong is None:
+        verdict.passed("digests", name)
+    else:
+        verdict.failed("digests", own(wrong[0], where=where, found=wrong[1], expected=wrong[2]), name)
+    if not entry.nbytes:
+        verdict.skipped("bytes", "the tensor has no rows", name)
+    elif pair.source is None:
+        why = "no tensor in the model to compare with" if files.shards else "no model given"
+        verdict.skipped("bytes", why, name)
+    elif found.differing_rows:
+        what = f"{found.differing_rows} of {entry.rows} rows differ from the model, first {found.first_difference}"
+        verdict.failed("bytes", Differs(what, where=where), name)
+    else:
+        verdict.passed("bytes", name)
+    if found.first_pad:
+        verdict.failed("padding", own(f"padding is not zero, first {found.first_pad}", where=where), name)
+    else:
+        verdict.passed("padding", name)

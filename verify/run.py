@@ -1,0 +1,126 @@
+"""All stages in their order: from two paths to one verdict."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from repack.errors import Differs, DplError, NothingToDo, shown
+from repack.gguf_index import GGUFIndex, read_index
+from repack.sidecar import tensor_offsets
+from verify import oracle
+from verify.checks import check_selection, check_sidecar, check_source
+from verify.contents import check_contents
+from verify.pairs import Files, Pair, opened, row_name
+from verify.verdict import STAGES, Checked, Status, Verdict
+
+Meter = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+"""Makes a progress display: label and total bytes to a context manager that yields a callback for bytes done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to check and how closely."""
+
+    include: tuple[re.Pattern[str], ...] = ()
+    """Check only tensors whose name one of these is found in; none means all."""
+    rows: int | None = 64
+    """Rows of each tensor for the float64 oracle and the CPU's decode; None means all."""
+    seed: int = 0
+    threads: int = 0
+
+
+def verify(model: Path | None, sidecar: Path, options: Options, meter: Meter) -> Verdict:
+    """Check a sidecar against its model, or (model None) by itself. Never raises for what is wrong with the inputs."""
+    started = time.perf_counter()
+    verdict = Verdict(None if model is None else os.fspath(model), os.fspath(sidecar))
+    stage = "source"
+    try:
+        index = None if model is None else read_index(model)
+        stage = "container"
+        with opened(sidecar, index) as files:
+            _run_stages(index, files, options, meter, verdict)
+    except DplError as error:
+        verdict.failed(stage, error)
+    _fill_in(verdict, model)
+    verdict.seconds = time.perf_counter() - started
+    return verdict
+
+
+def _run_stages(index: GGUFIndex | None, files: Files, options: Options, meter: Meter, verdict: Verdict) -> None:
+    header = check_sidecar(files, verdict)
+    if header is None:
+        return
+    manifest, data_start = header
+    comparable = {}
+    if index is not None:
+        comparable = check_selection(manifest, index, files.sidecar_name, verdict)
+        check_source(manifest, index, files, verdict)
+    offsets = tensor_offsets(manifest)
+    pairs = [
+        Pair(entry, data_start + offset, comparable.get(entry.name))
+        for entry, offset in zip(manifest.tensors, offsets, strict=False)
+        if not options.include or any(pattern.search(entry.name) for pattern in options.include)
+    ]
+    verdict.tensors += [
+        Checked(
+            pair.entry.name,
+            pair.entry.ne,
+            pair.entry.nbytes,
+            pair.entry.dpl_nbytes,
+            pair.entry.nonfinite_d,
+            pair.entry.zero_d,
+        )
+        for pair in pairs
+    ]
+    if not pairs:
+        verdict.failed("selection", NothingToDo("--include leaves no tensor to check", where=files.sidecar_name))
+        return
+    threads = options.threads or min(os.cpu_count() or 1, 4)
+    with meter("checking", sum(pair.entry.dpl_nbytes for pair in pairs)) as progress:
+        check_contents(pairs, files, verdict, threads=threads, progress=progress)
+    if index is not None:
+        _check_oracle(pairs, files, options, verdict)
+
+
+def _check_oracle(pairs: list[Pair], files: Files, options: Options, verdict: Verdict) -> None:
+    """Stage oracle: the sidecar's rows dequantized by gguf against the model's rows dequantized in float64."""
+    from gguf.constants import GGMLQuantizationType  # noqa: PLC0415 - only this stage needs them
+    from gguf.quants import dequantize  # noqa: PLC0415
+
+    for pair in pairs:
+        name, entry = pair.entry.name, pair.entry
+        if pair.source is None or not entry.nbytes:
+            verdict.skipped("oracle", "nothing to compare", name)
+            continue
+        wanted = oracle.sample_rows(entry.rows, options.rows or entry.rows, options.seed)
+        worst, at = 0.0, 0
+        step = max(1, (16 << 20) // (entry.ne[0] * 8))
+        for start in range(0, len(wanted), step):
+            rows = wanted[start : start + step]
+            values = dequantize(files.unpacked_rows(pair, rows), GGMLQuantizationType.Q6_K)
+            row, error = oracle.worst_error(values, oracle.dequantize(files.native_rows(pair, rows), entry.n))
+            if not error <= worst:
+                worst, at = error, int(rows[row])
+        if worst <= oracle.TOLERANCE:
+            verdict.passed("oracle", name, f"{len(wanted)} rows, error {worst:.1e} of the norm")
+        else:
+            what = f"{row_name(entry.ne, at)} dequantizes differently, error {worst:.1e} of the norm"
+            where = f"{files.sidecar_name}: tensor {shown(name)}"
+            verdict.failed("oracle", Differs(what, where=where, expected=f"<= {oracle.TOLERANCE:.0e}"), name)
+
+
+def _fill_in(verdict: Verdict, model: Path | None) -> None:
+    """Say of every stage that left no word why it was not run."""
+    ended = any(outcome.status is Status.FAILED and outcome.tensor is None for outcome in verdict.outcomes)
+    for stage in STAGES:
+        if not any(True for _ in verdict.of(stage)):
+            if model is None and stage in {"selection", "source", "bytes", "oracle"}:
+                verdict.skipped(stage, "no model given")
+            else:
+                verdict.skipped(stage, "an earlier stage failed" if ended else "not asked for")
