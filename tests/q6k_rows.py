@@ -7,7 +7,9 @@ import numpy as np
 from repack.layout import BLOCK_BYTES, Bytes, pack_rows, pad_rows, row_stride
 
 # fp16 bits at the edges: zeros, the smallest and largest subnormal, the smallest and largest normal, Inf, NaN
-EDGE_D = np.array([0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x0400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00, 0xFE01], "<u2")
+EDGE_D = np.array(
+    [0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x0400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00, 0xFE01], "<u2"
+)
 
 
 def random_rows(rows: int, n: int, seed: int = 0) -> Bytes:
@@ -22,7 +24,7 @@ def random_rows(rows: int, n: int, seed: int = 0) -> Bytes:
 def edge_rows(rows: int, n: int, seed: int = 0) -> Bytes:
     """Random bytes with d at the edges of fp16, one kind a row, and a row with all kinds mixed at the end."""
     native = random_rows(rows, n, seed)
-    d = np.resize(EDGE_D, (n, rows)).T.copy()
+    d = np.repeat(np.resize(EDGE_D, rows)[:, None], n, axis=1)
     d[-1] = np.resize(EDGE_D, n)
     set_d(native, n, d)
     return native

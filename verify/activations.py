@@ -34,11 +34,11 @@ class Activations:
 
 
 def seeded(n: int, seed: int) -> Activations:
-    """Return random activations: quants from -127 to 127, scales from 2^-10 to 2^-4; the same for the same seed."""
+    """Return random activations: quants from -127 to 127, fp16 scales from 2^-10 to 2^-4; a seed fixes them."""
     generator = np.random.Generator(np.random.PCG64(seed))
     quants = generator.integers(-127, 128, 256 * n, dtype=np.int8)
-    d8 = np.exp2(generator.uniform(-10, -4, 8 * n)).astype(np.float16)
-    return Activations(f"seeded-{seed}", quants, d8)
+    bits = generator.integers(0x1400, 0x2C00, 8 * n, dtype=np.uint16)  # no exp2: libraries round it differently
+    return Activations(f"seeded-{seed}", quants, bits.view(np.float16))
 
 
 def adversarial(n: int) -> tuple[Activations, ...]:
@@ -68,7 +68,7 @@ def pack_plain(activations: Activations) -> npt.NDArray[np.uint8]:
 
 
 def pack_quarters(activations: Activations) -> npt.NDArray[np.uint8]:
-    """Store a vector for `row`: 5 planes of 16-byte items, one item for each quarter of a super-block; uint8 ``[320 n]``.
+    """Store a vector for `row`: 5 planes of 4 n items of 16 bytes, one for each quarter super-block; uint8 ``[320 n]``.
 
     Planes 0 to 3 hold the quants of one group of 32 each, plane 4 the fp16 scales of the four groups and the int16 sums
     of this quarter's 16 quants in each.

@@ -93,7 +93,7 @@ def _quarters(d: Floats, sums: Floats, d8: Floats) -> Floats:
 def _sum_lanes(values: Floats, lanes: int) -> Floats:
     """Add the values ``[..., count]`` as `lanes` threads do: each its own in order, then `sum_lanes` of sum.cuh.
 
-    Lanes without a value hold +0, and no lane's sum is ever -0 (it starts as +0), so adding +0 for them changes nothing.
+    A lane starts at +0 and so never holds -0: neither lanes without a value nor the sign of a zero value can be seen.
     """
     count = values.shape[-1]
     sums = np.zeros((*values.shape[:-1], lanes), np.float32)

@@ -34,6 +34,11 @@ class Form:
         return f"row({self.lanes},{self.quarters},{self.threads})" if self.name == "row" else self.name
 
     @property
+    def defines(self) -> tuple[str, ...]:
+        """Compiler options for row.cu."""
+        return f"-DDPL_LANES={self.lanes}", f"-DDPL_QUARTERS={self.quarters}", f"-DDPL_THREADS={self.threads}"
+
+    @property
     def rows_per_block(self) -> int:
         """Rows that one thread block computes."""
         return self.threads // self.lanes

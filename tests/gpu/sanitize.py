@@ -1,0 +1,44 @@
+"""Run every kernel once, for compute-sanitizer: `compute-sanitizer --tool memcheck python -m tests.gpu.sanitize`.
+
+Memory comes straight from cudaMalloc, so that a byte read behind a buffer is seen.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import cupy
+import numpy as np
+
+from tests.gpu.test_decode import EXTRA_FORMS, rows_of
+from tests.q6k_rows import random_rows
+from verify.activations import pack_quarters, seeded
+from verify.device import decoder, preflight, tool
+from verify.forms import forms_for
+from verify.gpu import check_tensor
+
+
+def main() -> int:
+    cupy.cuda.set_allocator(None)
+    preflight()
+    for n in (1, 3, 54, 74):
+        rows = 37
+        native, vector = random_rows(rows, n), seeded(n, 1)
+        forms = [*forms_for(n, rows), *EXTRA_FORMS]
+        if not check_tensor(rows_of(native, n), [vector], forms, chunk_bytes=20 * 210 * n).proven:
+            return 1
+        staged = cupy.zeros(-(-native.size // 16) * 16, np.uint8)
+        staged[: native.size].set(native.reshape(-1))
+        out, activations = cupy.empty(rows, np.uint32), cupy.asarray(pack_quarters(vector))
+        for form in forms:
+            if form.name == "row":
+                decoder(form, "staged")(staged, activations, out, rows, n)
+        for loads in (2, 4, 8):
+            grid = -(-staged.nbytes // (16 * 256 * loads))
+            tool(f"read{loads}")((grid,), (256,), (staged, out, np.int64(staged.nbytes // 16), np.uint32(1)))
+    cupy.cuda.Device().synchronize()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

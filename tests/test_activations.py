@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from verify.activations import Activations, adversarial, pack_plain, pack_quarters, seeded
+
+
+def test_seeded_is_reproducible_and_frozen() -> None:
+    one, two, other = seeded(3, 5), seeded(3, 5), seeded(3, 6)
+    np.testing.assert_array_equal(one.quants, two.quants)
+    np.testing.assert_array_equal(one.d8.view(np.uint16), two.d8.view(np.uint16))
+    assert not np.array_equal(one.quants, other.quants)
+    assert one.quants[:8].tolist() == [40, 101, 56, 43, 110, 43, -108, 78]
+    assert one.d8[:3].view(np.uint16).tolist() == [0x2376, 0x17F5, 0x1447]
+
+
+def test_seeded_scales_are_normal_and_quants_symmetric() -> None:
+    vector = seeded(200, 1)
+    assert vector.n == 200
+    assert vector.d8.min() >= 2.0**-10
+    assert vector.d8.max() <= 2.0**-4
+    assert (vector.quants.min(), vector.quants.max()) == (-127, 127)
+
+
+def test_adversarial_vectors_are_what_they_say() -> None:
+    vectors = {vector.name: vector for vector in adversarial(2)}
+    assert len(vectors) == len(adversarial(2))
+    assert set(vectors["all-127"].quants) == {127}
+    assert set(vectors["all-minus-127"].quants) == {-127}
+    assert vectors["alternating"].quants[:4].tolist() == [127, -127, 127, -127]
+    assert np.flatnonzero(vectors["one-hot"].quants).tolist() == [511]
+    assert not vectors["zeros"].quants.any()
+    assert set(vectors["tiny-scales"].d8.view(np.uint16)) == {0x0001}
+    assert set(vectors["huge-scales"].d8.view(np.uint16)) == {0x7BFF}
+    assert all(vector.n == 2 and vector.d8.shape == (16,) for vector in vectors.values())
+
+
+def test_values() -> None:
+    vector = Activations("x", np.full(256, -3, np.int8), np.arange(8, dtype=np.float16))
+    assert vector.values().tolist() == [-3.0 * group for group in range(8) for _ in range(32)]
+
+
+def test_pack_plain_is_quants_then_scales() -> None:
+    vector = seeded(2, 1)
+    packed = pack_plain(vector)
+    assert packed.shape == (272 * 2,)
+    np.testing.assert_array_equal(packed[:512].view(np.int8), vector.quants)
+    np.testing.assert_array_equal(packed[512:].view("<u2"), vector.d8.view(np.uint16))
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_pack_quarters_item_by_item(n: int) -> None:
+    vector = seeded(n, 9)
+    packed = pack_quarters(vector)
+    assert packed.shape == (320 * n,)
+    planes = packed.reshape(5, 4 * n, 16)
+    for k in range(4 * n):
+        block, half, column = k >> 2, k >> 1 & 1, k & 1
+        for group in range(4):
+            first = 256 * block + 128 * half + 32 * group + 16 * column
+            quants = vector.quants[first : first + 16]
+            assert planes[group, k].view(np.int8).tolist() == quants.tolist()
+            assert planes[4, k, :8].view("<u2")[group] == vector.d8.view(np.uint16)[first // 32]
+            assert planes[4, k, 8:].view("<i2")[group] == int(quants.sum(dtype=np.int64))
