@@ -97,8 +97,8 @@ def locate(byte: int, n: int) -> tuple[int, Field | None, int]:
 def pack_rows(native: Bytes, out: Bytes, n: int) -> None:
     """Bring native rows into the dpl layout.
 
-    native: uint8 ``[rows, 210 n]``, C-contiguous. out: uint8 ``[rows, row_stride(n)]``, overwritten, padding zeroed.
-    Raises ValueError if a shape does not fit.
+    native: uint8 ``[rows, 210 n]``. out: uint8 ``[rows, row_stride(n)]``, overwritten, padding zeroed. The bytes of each
+    row stand one after the other. Raises ValueError if a shape does not fit.
     """
     blocks, planes = _blocks(native, n), _planes(out, n)
     for field in FIELDS:
@@ -109,7 +109,7 @@ def pack_rows(native: Bytes, out: Bytes, n: int) -> None:
 def unpack_rows(dpl: Bytes, out: Bytes, n: int) -> None:
     """The exact inverse of `pack_rows`; the padding is not looked at.
 
-    dpl: uint8 ``[rows, row_stride(n)]``. out: uint8 ``[rows, 210 n]``, C-contiguous, overwritten.
+    dpl: uint8 ``[rows, row_stride(n)]``. out: uint8 ``[rows, 210 n]``, overwritten.
     """
     blocks, planes = _blocks(out, n), _planes(dpl, n)
     for field in FIELDS:
@@ -131,9 +131,7 @@ def pad_rows(native: Bytes, out: Bytes, n: int) -> None:
 def _blocks(native: Bytes, n: int) -> npt.NDArray[Any]:
     """Native rows as a structured view ``[rows, n]``, one item a super-block."""
     _check(native, BLOCK_BYTES * n)
-    if not native.flags.c_contiguous:  # a silent copy here would lose what is written into it
-        raise ValueError("native rows must be C-contiguous")
-    return native.reshape(len(native), -1).view(_BLOCK) if n else np.empty((len(native), 0), _BLOCK)
+    return native.view(_BLOCK)
 
 
 def _planes(dpl: Bytes, n: int) -> dict[str, npt.NDArray[Any]]:

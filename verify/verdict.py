@@ -91,7 +91,7 @@ class Verdict:
     options: dict[str, str | int | list[str] | None] = field(default_factory=dict)
     """What was asked for: device, rows, seed, include."""
     environment: dict[str, str] = field(default_factory=dict)
-    """Versions of this tool, Python, NumPy and gguf; of the GPU's driver and libraries and its name where one was used."""
+    """Versions of this tool, Python, NumPy and gguf, and where a GPU was used its name, driver and libraries."""
     decoded: list[Decoded] = field(default_factory=list)
     bandwidth: list[ShapeTimings] = field(default_factory=list)
     """Timings of every distinct shape, if they were measured."""

