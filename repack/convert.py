@@ -21,10 +21,11 @@ from pathlib import Path
 import numpy as np
 
 from repack import layout
-from repack.errors import Damaged, EnvironmentFailure, UsageError, shown
-from repack.files import OutputFile, open_input, read_into
+from repack.errors import Damaged, EnvironmentFailure, shown
+from repack.files import open_input, read_into, stamp
 from repack.gguf_index import header_sha256
 from repack.manifest import Entry, Manifest, Source
+from repack.output import OutputFile
 from repack.pipeline import pump, rows_per_chunk
 from repack.plan import Plan, as_entry
 from repack.sidecar import encode_header, read_header, tensor_offsets
@@ -84,24 +85,19 @@ def convert(
         for shard in plan.index.shards:
             fds.append(open_input(shard.path))
             stack.callback(os.close, fds[-1])
-        stamps = [_stamp(fd) for fd in fds]
-        for shard, fd in zip(plan.index.shards, fds, strict=True):
-            _refuse_same(path, fd)
-            if os.fstat(fd).st_size != shard.size:
-                raise Damaged("changed since it was indexed", where=shown(shard.path))
+        _refuse_changed(plan, fds, "changed since it was indexed")
+        sources = [shard.path for shard in plan.index.shards]
         draft = _draft(plan, fds)
         head = encode_header(draft)
         size = len(head) + tensor_offsets(draft)[-1]
-        with OutputFile(path, replace=force) as output:
+        with OutputFile(path, replace=force, inputs=sources) as output:
             output.reserve(size)
             entries = _pump(_Job(plan, draft, fds, output, len(head)), threads, progress or (lambda _: None))
             manifest = replace(draft, tensors=tuple(entries))
             output.write_at(encode_header(manifest, len(head)), 0)
             if read_header(output.fd, output.where) != (manifest, len(head)):
                 raise EnvironmentFailure("the header reads back differently", where=output.where, hint="check the disk")
-            for shard, fd, stamp in zip(plan.index.shards, fds, stamps, strict=True):
-                if _stamp(fd) != stamp:
-                    raise Damaged("changed while it was being read", where=shown(shard.path), hint="convert it again")
+            _refuse_changed(plan, fds, "changed while it was being read")
             output.commit()
     return Conversion(path, manifest, size, time.perf_counter() - started)
 
@@ -216,15 +212,7 @@ def _pump(job: _Job, threads: int, progress: Progress) -> list[Entry]:
     ]
 
 
-def _stamp(fd: int) -> tuple[int, int]:
-    status = os.fstat(fd)
-    return status.st_size, status.st_mtime_ns
-
-
-def _refuse_same(out: Path, fd: int) -> None:
-    try:
-        same = os.path.samestat(out.stat(), os.fstat(fd))
-    except OSError:
-        return
-    if same:
-        raise UsageError("is an input too; it would be overwritten", where=shown(out), hint="choose another name")
+def _refuse_changed(plan: Plan, fds: list[int], what: str) -> None:
+    for shard, fd in zip(plan.index.shards, fds, strict=True):
+        if stamp(fd) != shard.stamp:
+            raise Damaged(what, where=shown(shard.path), hint="convert it again")

