@@ -14,9 +14,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
-from repack.errors import DplError, EnvironmentFailure, UsageError, os_failure
+from repack.errors import PROVEN, DplError, EnvironmentFailure, UsageError, os_failure
 from repack.signals import Interrupted, raise_on_signals
 
 SECONDS_BETWEEN_LINES = 5.0
@@ -39,12 +39,12 @@ class Console:
 
     def data(self, text: str) -> None:
         """Write data that was asked for to stdout."""
-        sys.stdout.write(text)
+        _write(sys.stdout, text)
 
     def note(self, text: str) -> None:
         """Tell a person something by the way."""
         if not self._quiet:
-            print(text, file=sys.stderr)
+            _write(sys.stderr, f"{text}\n")
 
     def facts(self, title: str, facts: Sequence[tuple[str, str]]) -> None:
         """Show a title and aligned lines of label and value."""
@@ -52,34 +52,40 @@ class Console:
             return
         width = max(len(label) for label, _ in facts)
         lines = [title, *(f"  {label:<{width}}  {value}" for label, value in facts)]
-        print("\n".join(lines), file=self._tables_to)
+        _write(self._tables_to, "\n".join(lines) + "\n")
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
         """Show a table; columns whose index is in `right` are aligned to the right. Cells are never cut."""
         if self._quiet:
             return
         from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - 30 ms that --help need not pay
-        from rich.console import Console as Rich  # noqa: PLC0415
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
-        out = self._tables_to
         table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
         for index, name in enumerate(header):
             table.add_column(name, justify="right" if index in right else "left", overflow="fold")
         for row in rows:
             table.add_row(*(Text(cell, style=_style(cell)) for cell in row))
-        wide = None if out.isatty() else 1 << 20
-        Rich(file=out, width=wide, markup=False, emoji=False, highlight=False).print(table)
+        self._rich(table)
 
     def verdict(self, text: str, *, good: bool) -> None:
         """Show the one line that says how it ended."""
         if self._quiet:
             return
+        from rich.text import Text  # noqa: PLC0415
+
+        self._rich(Text(text, style="bold green" if good else "bold red"))
+
+    def _rich(self, thing: Any) -> None:
+        """Let rich draw something as the stream allows; without a terminal as wide as it gets."""
         from rich.console import Console as Rich  # noqa: PLC0415
 
-        rich = Rich(file=self._tables_to, markup=False, emoji=False, highlight=False, soft_wrap=True)
-        rich.print(text, style="bold green" if good else "bold red")
+        out = self._tables_to
+        rich = Rich(file=out, width=None if out.isatty() else 1 << 16, markup=False, emoji=False, highlight=False)
+        with rich.capture() as page:  # rich would end the process if the reader has gone
+            rich.print(thing)
+        _write(out, "".join(f"{line.rstrip()}\n" for line in page.get().splitlines()))
 
     def meter(self, label: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
         """Progress over `total` bytes: a bar in a terminal, else a line every few seconds. Yields the callback."""
@@ -90,7 +96,7 @@ class Console:
 
 def error_line(error: object) -> None:
     """Write one error to stderr."""
-    print(f"error: {error}", file=sys.stderr)
+    _write(sys.stderr, f"error: {error}\n")
 
 
 def run(command: Callable[[Sequence[str]], int], arguments: Sequence[str] | None = None) -> int:
@@ -100,7 +106,7 @@ def run(command: Callable[[Sequence[str]], int], arguments: Sequence[str] | None
     try:
         code = command(sys.argv[1:] if arguments is None else arguments)
     except Interrupted as interrupted:
-        error_line(f"interrupted by {interrupted}, nothing was left behind")
+        error_line(f"interrupted by {interrupted}, no half-written file is left")
         code = 128 + interrupted.number
     except SystemExit as leaving:  # argparse, after --help and --version
         code = leaving.code if isinstance(leaving.code, int) else 0
@@ -109,11 +115,19 @@ def run(command: Callable[[Sequence[str]], int], arguments: Sequence[str] | None
     return _deliver(code)
 
 
+def attempt(step: Callable[[], None]) -> int:
+    """Deliver a result that is known already: a failure is an error line and 4, and never ends the command."""
+    try:
+        step()
+    except Exception as error:  # whatever it is, the result must not be lost with it
+        _explain(error)
+        return EnvironmentFailure.exit_code
+    return PROVEN
+
+
 def _explain(error: Exception) -> int:
     if os.environ.get("DPL_DEBUG") == "1":
         traceback.print_exc()
-    if isinstance(error, BrokenPipeError):
-        return EnvironmentFailure.exit_code
     if isinstance(error, MemoryError):
         error = EnvironmentFailure("out of memory")
     elif isinstance(error, OSError):
@@ -127,21 +141,32 @@ def _explain(error: Exception) -> int:
 
 
 def _deliver(code: int) -> int:
-    """Flush stdout. A reader that has gone (`| head`) changes nothing; a full disk turns a success into a failure."""
+    """What cannot be delivered turns a success into a failure, and changes no failure."""
+    _write(sys.stdout, "")
+    if _undelivered:
+        error_line(os_failure(_undelivered[0], "standard output cannot be written"))
+    return code or (EnvironmentFailure.exit_code if _undelivered else PROVEN)
+
+
+_undelivered: list[OSError] = []
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """Write and flush. A reader that has gone (`| head`) changes nothing; a full disk is remembered."""
     try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _silence_stdout()
+        stream.write(text)
+        stream.flush()
     except OSError as error:
-        _silence_stdout()
-        error_line(os_failure(error, "standard output cannot be written"))
-        code = code or EnvironmentFailure.exit_code
-    return code
+        if stream is sys.stdout and not isinstance(error, BrokenPipeError):
+            _undelivered.append(error)
+        _silence(stream)
 
 
-def _silence_stdout() -> None:
+def _silence(stream: TextIO) -> None:
+    """What is still buffered, and what comes later, goes nowhere."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 
@@ -199,11 +224,10 @@ def _lines(label: str, total: int) -> Iterator[Callable[[int], None]]:
             last = now
             rate = done / (now - started)
             left = (total - done) / rate
-            print(
+            _write(
+                sys.stderr,
                 f"{label}: {done / total:.0%}, {done / 1e9:.2f} of {total / 1e9:.2f} GB, "
-                f"{rate / 1e9:.2f} GB/s, {left:.0f} s left",
-                file=sys.stderr,
-                flush=True,
+                f"{rate / 1e9:.2f} GB/s, {left:.0f} s left\n",
             )
 
     yield show

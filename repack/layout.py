@@ -97,8 +97,8 @@ def locate(byte: int, n: int) -> tuple[int, Field | None, int]:
 def pack_rows(native: Bytes, out: Bytes, n: int) -> None:
     """Bring native rows into the dpl layout.
 
-    native: uint8 ``[rows, 210 n]``. out: uint8 ``[rows, row_stride(n)]``, overwritten, padding zeroed. The bytes of each
-    row stand one after the other. Raises ValueError if a shape does not fit.
+    native: uint8 ``[rows, 210 n]``. out: uint8 ``[rows, row_stride(n)]``, overwritten, padding zeroed. In both, the
+    bytes of a row stand one after the other. Raises ValueError if a shape does not fit.
     """
     blocks, planes = _blocks(native, n), _planes(out, n)
     for field in FIELDS:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from repack.console import Console, Parser, run
 from repack.errors import PROVEN, UsageError, shown
+from verify.forms import FORM_NAMES
 
 
 def main() -> None:
@@ -28,10 +29,25 @@ def _parser() -> Parser:
         "paths", type=Path, nargs="+", metavar="FILE", help="MODEL.gguf and MODEL.dpl, or MODEL.dpl alone"
     )
     parser.add_argument("--include", action="append", default=[], metavar="RE", help="only tensors whose name has RE")
+    parser.add_argument(
+        "--device",
+        default="auto",
+        metavar="auto|gpu|cpu|N",
+        help="where to decode (default: auto, a GPU if there is one)",
+    )
+    parser.add_argument("--require-gpu", action="store_true", help="fail (exit 4) if no GPU can be used")
+    parser.add_argument(
+        "--forms", default=",".join(FORM_NAMES), metavar="LIST", help="kernel forms (default: %(default)s)"
+    )
+    parser.add_argument("--no-bench", action="store_true", help="do not measure bandwidth")
+    parser.add_argument("--env", action="store_true", help="show versions, GPU and driver, and exit")
     parser.add_argument("--rows", default="64", metavar="N|all", help="rows of each tensor to decode (default: 64)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of rows and activations (default: 0)")
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads (default: processors, <= 4)")
     parser.add_argument("--json", metavar="FILE", help="write the verdict as JSON, - for standard output")
+    parser.add_argument("--junit", metavar="FILE", help="write the verdict as JUnit XML")
+    parser.add_argument("--markdown", metavar="FILE", help="write it as Markdown, and append to $GITHUB_STEP_SUMMARY")
+    parser.add_argument("--html", metavar="FILE", help="write it as one self-contained page")
     parser.add_argument("--quiet", action="store_true", help="no table, no progress")
     parser.add_argument("--version", action="store_true", help="show the version and exit")
     return parser
@@ -40,6 +56,8 @@ def _parser() -> Parser:
 def _command(arguments: Sequence[str]) -> int:
     if "--version" in arguments:
         return _version()
+    if "--env" in arguments:
+        return _environment()
     options = _parser().parse_args(arguments)
     if len(options.paths) > 2:
         raise UsageError(f"{len(options.paths)} files given", expected="MODEL.gguf MODEL.dpl, or MODEL.dpl alone")
@@ -47,18 +65,27 @@ def _command(arguments: Sequence[str]) -> int:
         raise UsageError("--threads is out of range", found=options.threads, expected="1 to 256")
     if options.seed < 0:
         raise UsageError("--seed is negative", found=options.seed)
-    rows = _rows(options.rows)
+    rows, device, forms = _rows(options.rows), _device(options.device), _forms(options.forms)
     console = Console(quiet=options.quiet, data_only=options.json == "-")
 
     from repack.plan import compiled  # noqa: PLC0415 - NumPy and gguf, 0.25 s that --help need not pay
-    from verify.report import show  # noqa: PLC0415
+    from verify.report import deliver, prepare_reports  # noqa: PLC0415
     from verify.run import Options, verify  # noqa: PLC0415
 
     model, sidecar = (None, *options.paths) if len(options.paths) == 1 else options.paths
-    chosen = Options(tuple(compiled(options.include, "include")), rows, options.seed, options.threads)
+    chosen = Options(
+        include=tuple(compiled(options.include, "include")),
+        rows=rows,
+        seed=options.seed,
+        threads=options.threads,
+        device=device,
+        require_gpu=options.require_gpu,
+        forms=forms,
+        bench=not options.no_bench,
+    )
+    prepare_reports(options, model, sidecar)
     verdict = verify(model, sidecar, chosen, console.meter)
-    show(verdict, console)
-    return verdict.exit_code
+    return deliver(verdict, options, console)
 
 
 def _rows(text: str) -> int | None:
@@ -67,6 +94,26 @@ def _rows(text: str) -> int | None:
     if not text.isascii() or not text.isdigit() or not int(text):
         raise UsageError("--rows is neither a number above 0 nor `all`", found=shown(text))
     return int(text)
+
+
+def _device(text: str) -> str:
+    if text not in {"auto", "gpu", "cpu"} and not (text.isascii() and text.isdigit()):
+        raise UsageError("--device is none of auto, gpu, cpu and a number", found=shown(text))
+    return text
+
+
+def _forms(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if not set(names) <= set(FORM_NAMES):
+        raise UsageError("--forms names an unknown form", found=shown(text), expected=f"some of {','.join(FORM_NAMES)}")
+    return names
+
+
+def _environment() -> int:
+    from verify.environment import describe  # noqa: PLC0415
+
+    Console().facts("verify (gguf-dpl)", list(describe().items()))
+    return PROVEN
 
 
 def _version() -> int:

@@ -7,15 +7,20 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from repack.errors import Differs, DplError, NothingToDo, shown
+from repack.errors import Differs, DplError, EnvironmentFailure, NothingToDo, UsageError, shown
 from repack.gguf_index import GGUFIndex, read_index
 from repack.sidecar import tensor_offsets
 from verify import oracle
+from verify.benchmark import check_bandwidth, uses
 from verify.checks import check_selection, check_sidecar, check_source
 from verify.contents import check_contents
+from verify.decode import Request, check_decode
+from verify.device import DeviceInfo, preflight
+from verify.environment import versions
+from verify.forms import FORM_NAMES
 from verify.pairs import Files, Pair, opened, row_name
 from verify.verdict import STAGES, Checked, Status, Verdict
 
@@ -32,19 +37,37 @@ class Options:
     rows: int | None = 64
     """Rows of each tensor for the float64 oracle and the CPU's decode; None means all."""
     seed: int = 0
+    """Seed of the sampled rows and of the activations."""
     threads: int = 0
+    device: str = "auto"
+    """`auto` (a GPU if there is one), `cpu`, `gpu`, or the number of a GPU."""
+    require_gpu: bool = False
+    forms: tuple[str, ...] = FORM_NAMES
+    bench: bool = True
 
 
 def verify(model: Path | None, sidecar: Path, options: Options, meter: Meter) -> Verdict:
     """Check a sidecar against its model, or (model None) by itself. Never raises for what is wrong with the inputs."""
     started = time.perf_counter()
     verdict = Verdict(None if model is None else os.fspath(model), os.fspath(sidecar))
-    stage = "source"
+    verdict.options = {
+        "include": [pattern.pattern for pattern in options.include],
+        "rows": options.rows,
+        "seed": options.seed,
+        "device": options.device,
+        "require_gpu": options.require_gpu,
+        "forms": list(options.forms),
+        "bench": options.bench,
+    }
+    verdict.environment = versions()
+    stage = "decode"
     try:
+        gpu = _find_gpu(options, verdict) if model is not None else _no_gpu("no model given")
+        stage = "source"
         index = None if model is None else read_index(model)
         stage = "container"
         with opened(sidecar, index) as files:
-            _run_stages(index, files, options, meter, verdict)
+            _run_stages(index, files, options, gpu, meter, verdict)
     except DplError as error:
         verdict.failed(stage, error)
     _fill_in(verdict, model)
@@ -52,7 +75,38 @@ def verify(model: Path | None, sidecar: Path, options: Options, meter: Meter) ->
     return verdict
 
 
-def _run_stages(index: GGUFIndex | None, files: Files, options: Options, meter: Meter, verdict: Verdict) -> None:
+@dataclass(frozen=True, slots=True)
+class _Gpu:
+    """The GPU that is used, or why none is."""
+
+    info: DeviceInfo | None
+    why_not: str = ""
+
+
+def _no_gpu(why: str) -> _Gpu:
+    return _Gpu(None, why)
+
+
+def _find_gpu(options: Options, verdict: Verdict) -> _Gpu:
+    """Choose and try the GPU. Raises EnvironmentFailure if one is required and there is none."""
+    if options.device == "cpu":
+        if options.require_gpu:
+            raise UsageError("--device cpu and --require-gpu contradict each other")
+        return _no_gpu("--device cpu")
+    required = options.require_gpu or options.device != "auto"
+    try:
+        info = preflight(int(options.device) if options.device.isdigit() else None)
+    except EnvironmentFailure as error:
+        if required:
+            raise
+        return _no_gpu(f"no GPU: {error}")
+    verdict.environment |= {f"gpu {key}": str(value) for key, value in asdict(info).items()}
+    return _Gpu(info)
+
+
+def _run_stages(
+    index: GGUFIndex | None, files: Files, options: Options, gpu: _Gpu, meter: Meter, verdict: Verdict
+) -> None:
     header = check_sidecar(files, verdict)
     if header is None:
         return
@@ -84,8 +138,21 @@ def _run_stages(index: GGUFIndex | None, files: Files, options: Options, meter: 
     threads = options.threads or min(os.cpu_count() or 1, 4)
     with meter("checking", sum(pair.entry.dpl_nbytes for pair in pairs)) as progress:
         check_contents(pairs, files, verdict, threads=threads, progress=progress)
-    if index is not None:
-        _check_oracle(pairs, files, options, verdict)
+    if index is None:
+        return
+    _check_oracle(pairs, files, options, verdict)
+    check = None
+    if gpu.info is not None:
+        from verify.gpu import check_tensor  # noqa: PLC0415
+
+        check = check_tensor
+    check_decode(pairs, files, Request(options.rows, options.seed, options.forms, check), verdict)
+    if gpu.info is None:
+        verdict.skipped("bandwidth", gpu.why_not)
+    elif not options.bench:
+        verdict.skipped("bandwidth", "--no-bench")
+    else:
+        check_bandwidth(uses([pair.entry for pair in pairs], index.metadata), gpu.info.l2_bytes, verdict)
 
 
 def _check_oracle(pairs: list[Pair], files: Files, options: Options, verdict: Verdict) -> None:

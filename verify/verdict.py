@@ -11,6 +11,7 @@ from repack.errors import PROVEN, Damaged, Differs, DplError, EnvironmentFailure
 
 if TYPE_CHECKING:
     from verify.bandwidth import ShapeTimings
+    from verify.benchmark import Use
 
 STAGES = (
     "container",
@@ -95,6 +96,8 @@ class Verdict:
     decoded: list[Decoded] = field(default_factory=list)
     bandwidth: list[ShapeTimings] = field(default_factory=list)
     """Timings of every distinct shape, if they were measured."""
+    uses: list[Use] = field(default_factory=list)
+    """How often one token uses each measured shape."""
     timings: dict[str, float] = field(default_factory=dict)
     """Seconds that parts of the run took, by name."""
 

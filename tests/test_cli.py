@@ -1,0 +1,190 @@
+"""Both commands as processes: exit codes, streams, encodings, terminals."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+Pair = tuple[Path, Path]
+NO_COLOUR = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
+
+
+def call(module: str, *arguments: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=env or NO_COLOUR, check=False, timeout=60)
+
+
+def one_line_error(done: subprocess.CompletedProcess[str], code: int) -> str:
+    assert done.returncode == code, done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+def test_the_main_job(model: Path) -> None:
+    out = model.with_suffix(".dpl")
+    done = call("repack", model, "-o", out)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "6 Q6_K of 8; not converted: 1 F32, 1 type 42" in done.stdout
+    assert done.stdout.isascii()
+    done = call("verify", model, out)
+    assert done.returncode == 0
+    assert "PROVEN: 6 tensors" in done.stdout
+
+
+def test_a_dry_run_writes_nothing(model: Path) -> None:
+    done = call("repack", model, "--dry-run")
+    assert done.returncode == 0
+    assert "nothing was written" in done.stdout
+    assert [path.name for path in model.parent.iterdir()] == ["model.gguf"]
+
+
+def test_exit_codes(pair: Pair, tmp_path: Path) -> None:
+    model, sidecar = pair
+    assert "exists already" in one_line_error(call("repack", model, "-o", sidecar), 2)
+    assert "no such file" in one_line_error(call("repack", tmp_path / "no.gguf", "-o", tmp_path / "x"), 2)
+    assert "no output given" in one_line_error(call("repack", model), 2)
+    assert "--help" in one_line_error(call("repack", "--bogus", model), 2)
+    assert "3 files given" in one_line_error(call("verify", model, sidecar, sidecar), 2)
+    assert "--rows" in one_line_error(call("verify", model, sidecar, "--rows", "0"), 2)
+    assert "swapped" in one_line_error(call("repack", sidecar, "-o", tmp_path / "x"), 3)
+    (tmp_path / "page.gguf").write_text("<!DOCTYPE html><title>404</title>")
+    assert "HTML" in one_line_error(call("repack", tmp_path / "page.gguf", "-o", tmp_path / "x"), 3)
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_failed_proof_says_so_on_both_streams(pair: Pair) -> None:
+    raw = bytearray(pair[1].read_bytes())
+    raw[-100] ^= 1
+    pair[1].write_bytes(raw)
+    done = call("verify", *pair)
+    assert done.returncode == 1
+    assert "NOT PROVEN" in done.stdout
+    assert "error: bytes: " in done.stderr
+
+
+def test_quiet_leaves_only_errors(pair: Pair) -> None:
+    done = call("verify", *pair, "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("module", ["repack", "verify"])
+def test_version_and_help(module: str) -> None:
+    assert call(module, "--version").stdout.startswith(f"{module} (gguf-dpl) 0.")
+    done = call(module, "--help")
+    assert done.returncode == 0
+    assert "Exit codes" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"LC_ALL": "C", "PYTHONUTF8": "0"},
+        {"PYTHONIOENCODING": "cp1252"},
+        {"TERM": "dumb"},
+        {"NO_COLOR": "1"},
+        {"COLUMNS": "40"},
+    ],
+    ids=",".join,
+)
+def test_output_is_complete_in_every_environment(pair: Pair, env: dict[str, str]) -> None:
+    done = call("verify", *pair, env={**NO_COLOUR, **env})
+    assert done.returncode == 0
+    for name in ("two.dims", "one.dim", "experts", "four.dims", "no.rows", "last"):
+        assert f"{name} " in done.stdout
+    assert "\x1b" not in done.stdout
+    assert "PROVEN" in done.stdout
+
+
+def test_a_reader_that_goes_away_changes_nothing(pair: Pair) -> None:
+    for module, arguments in (("verify", [*pair]), ("repack", [pair[0], "--dry-run"])):
+        command = [sys.executable, "-m", module, *map(str, arguments)]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=NO_COLOUR)
+        assert child.stdout
+        child.stdout.close()
+        _, errors = child.communicate(timeout=60)
+        assert (child.returncode, errors) == (0, b"")
+
+
+def test_a_full_disk_under_stdout_is_no_success(pair: Pair) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "verify", *map(str, pair)]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=NO_COLOUR)
+    assert done.returncode == 4
+    assert "no space left" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_closed_streams(pair: Pair, closed: str) -> None:
+    model, sidecar = pair
+    before = model.read_bytes()
+    line = f"exec '{sys.executable}' -m repack '{model}' -o '{sidecar}' --force {closed}"
+    assert subprocess.run(["bash", "-c", line], check=False, capture_output=True, env=NO_COLOUR).returncode == 0
+    line = f"exec '{sys.executable}' -m verify '{model}' '{sidecar}' {closed}"
+    assert subprocess.run(["bash", "-c", line], check=False, capture_output=True, env=NO_COLOUR).returncode == 0
+    assert model.read_bytes() == before
+
+
+def test_a_terminal_gets_colour_and_everything(pair: Pair) -> None:
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "verify", *map(str, pair)]
+    env = {**NO_COLOUR, "TERM": "xterm-256color", "COLUMNS": "60"}
+    child = subprocess.Popen(command, stdout=follower, stderr=follower, stdin=follower, env=env)
+    os.close(follower)
+    seen = bytearray()
+    while True:
+        try:
+            piece = os.read(leader, 65536)
+        except OSError:  # the child has closed its side
+            break
+        if not piece:
+            break
+        seen += piece
+    os.close(leader)
+    assert child.wait(60) == 0
+    assert b"\x1b[" in seen
+    assert b"PROVEN" in seen
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    done = call("repack", tmp_path / "no.gguf", "-o", tmp_path / "x", env={**NO_COLOUR, "DPL_DEBUG": "1"})
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr
+
+
+def test_names_from_outside_are_shown_escaped(tmp_path: Path) -> None:
+    from tests.build import Model, q6_k_tensor
+
+    name = "[bold red]x[/] \x1b[31m\n\u202egnirts " + "y" * 300
+    model = Model([q6_k_tensor(name, (256, 2))]).write(tmp_path / "m.gguf")
+    assert call("repack", model, "-o", tmp_path / "m.dpl").returncode == 0
+    done = call("verify", model, tmp_path / "m.dpl")
+    assert done.returncode == 0
+    assert "[bold red]x[/] \\x1b[31m\\n\\u202egnirts" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_paths_of_every_kind(model: Path, tmp_path: Path) -> None:
+    for name in ("with space", "umlaut-\u00e4", os.fsdecode(b"bad-\xff-utf8"), "new\nline"):
+        folder = tmp_path / name
+        folder.mkdir()
+        copy = folder / "m.gguf"
+        copy.write_bytes(model.read_bytes())
+        assert call("repack", copy, "-o", folder / "m.dpl").returncode == 0
+        assert call("verify", copy, folder / "m.dpl").returncode == 0
+
+
+def test_a_leading_dash(model: Path) -> None:
+    (model.parent / "-m.gguf").write_bytes(model.read_bytes())
+    command = [sys.executable, "-m", "repack", "-o=-m.dpl", "--", "-m.gguf"]
+    assert subprocess.run(command, cwd=model.parent, check=False, capture_output=True, env=NO_COLOUR).returncode == 0
+    assert (model.parent / "-m.dpl").exists()

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import libgguf
+import numpy as np
+import pytest
+
+from repack.api import convert_file
+from tests import independent
+from tests.build import Q6_K, STRING, Model, T, pair, q6_k, q6_k_tensor
+from tests.conftest import mixed_model
+from verify import oracle
+from verify.contents import place_in_block
+from verify.run import Options, verify
+from verify.verdict import STAGES, Status, Verdict
+
+Pair = tuple[Path, Path]
+
+
+def meter(label: str, total: int) -> contextlib.AbstractContextManager[Callable[[int], None]]:
+    del label, total
+    return contextlib.nullcontext(lambda _: None)
+
+
+def judge(model: Path | None, sidecar: Path, options: Options | None = None) -> Verdict:
+    return verify(model, sidecar, options or Options(), meter)
+
+
+def failures(verdict: Verdict) -> dict[str, str]:
+    return {outcome.stage: outcome.detail for outcome in verdict.outcomes if outcome.status is Status.FAILED}
+
+
+def flip(path: Path, at: int, bit: int = 1) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= bit
+    path.write_bytes(raw)
+
+
+def dpl_byte(sidecar: Path, name: str, row: int, byte: int) -> int:
+    """Absolute place of a byte of a row in the sidecar."""
+    found = independent.read(sidecar)
+    return int(found.data_start + found.header[name]["data_offsets"][0] + row * found.header[name]["shape"][-1] + byte)
+
+
+def test_a_good_pair_is_proven(pair: Pair) -> None:
+    verdict = judge(*pair)
+    assert verdict.exit_code == 0, failures(verdict)
+    assert verdict.bytes_compared == sum(len(t.payload()) for t in mixed_model().tensors if t.type == 14)
+    assert {outcome.stage for outcome in verdict.outcomes} == set(STAGES)
+
+
+def test_alone_it_is_sound_but_not_compared(pair: Pair) -> None:
+    verdict = judge(None, pair[1])
+    assert verdict.exit_code == 0
+    assert {o.stage for o in verdict.outcomes if o.status is Status.SKIPPED} >= {
+        "selection",
+        "source",
+        "bytes",
+        "oracle",
+    }
+    assert verdict.bytes_compared == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "byte", "place"),
+    [
+        ("two.dims", 1, 0, "row 1, super-block 0, ql[0]"),
+        ("two.dims", 2, 256 + 64 + 3, "row 2, super-block 1, qh[3]"),
+        ("experts", 19, 192 * 4 + 16 * 2 + 5, "expert 3, row 4, super-block 2, scales[5]"),
+        ("four.dims", 11, 209, "outer 1, expert 1, row 2, super-block 0, d[1]"),
+        ("one.dim", 0, 127, "row 0, super-block 0, ql[127]"),
+    ],
+)
+def test_a_flipped_byte_is_named(pair: Pair, name: str, row: int, byte: int, place: str) -> None:
+    flip(pair[1], dpl_byte(pair[1], name, row, byte), 0x10)
+    verdict = judge(*pair)
+    found = failures(verdict)
+    assert verdict.exit_code == 1
+    assert set(found) >= {"digests", "bytes"}
+    assert f"tensor `{name}`" in found["bytes"]
+    assert place in found["bytes"]
+    assert re.search(r"0x[0-9a-f]{2} in the sidecar, 0x[0-9a-f]{2} in the model", found["bytes"])
+    alone = judge(None, pair[1])
+    assert (alone.exit_code, set(failures(alone))) == (3, {"digests"})
+
+
+def test_a_flipped_byte_of_the_model_is_named(pair: Pair) -> None:
+    tensor = next(t for t in mixed_model().tensors if t.name == "last")
+    at = pair[0].read_bytes().rindex(tensor.payload()) + 3 * 1050 + 2 * 210 + 130
+    flip(pair[0], at)
+    found = failures(judge(*pair))
+    assert "row 3, super-block 2, qh[2]" in found["bytes"]
+    assert "the model's bytes are not those" in found["digests"]
+
+
+def test_padding_that_is_not_zero(pair: Pair) -> None:
+    flip(pair[1], dpl_byte(pair[1], "two.dims", 2, 425))
+    verdict = judge(*pair)
+    assert verdict.exit_code == 1
+    assert "row 2, padding byte 5" in failures(verdict)["padding"]
+    assert judge(None, pair[1]).exit_code == 3
+
+
+def other(tensors: list[T], folder: Path, like: Path) -> Path:
+    """A model under the name of another."""
+    folder.mkdir()
+    return Model(tensors).write(folder / like.name)
+
+
+def test_a_sidecar_of_another_model(pair: Pair, tmp_path: Path) -> None:
+    same_tables = list(mixed_model().tensors)
+    for tensor in same_tables:
+        if tensor.type == Q6_K:
+            tensor.data = q6_k(len(tensor.payload()) // 210, 99)
+    verdict = judge(other(same_tables, tmp_path / "o", pair[0]), pair[1])
+    assert verdict.exit_code == 1
+    assert "rows differ" in failures(verdict)["bytes"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda ts: ts[:-1], "tensor `last` is not in the model"),
+        (lambda ts: [*ts, q6_k_tensor("more", (256, 1))], "tensor `more` is missing from the sidecar"),
+        (lambda ts: [*ts[:-1], T("renamed", ts[-1].ne, 14, ts[-1].payload())], "tensor `renamed` is missing"),
+        (lambda ts: [*ts[:-1], T("last", (1792, 5), 14, ts[-1].payload())], "tensor `last` has another shape"),
+        (lambda ts: [ts[-1], *ts[:-1]], "stands elsewhere in the model"),
+        (lambda ts: [T("first.f32", (3,), 1, b"\0" * 6), *ts[1:]], "the census of other tensors"),
+    ],
+    ids=["removed", "added", "renamed", "reshaped", "moved", "another type"],
+)
+def test_tables_that_differ(pair: Pair, tmp_path: Path, change: Callable[[list[T]], list[T]], message: str) -> None:
+    verdict = judge(other(change(list(mixed_model().tensors)), tmp_path / "o", pair[0]), pair[1])
+    assert verdict.exit_code == 1
+    details = [outcome.detail for outcome in verdict.of("selection") if outcome.status is Status.FAILED]
+    assert any(message in detail for detail in details), details
+
+
+def test_a_stale_sidecar_says_so(pair: Pair, tmp_path: Path) -> None:
+    model = mixed_model()
+    model.pairs = (pair_of("general.architecture", "tset"),)
+    (tmp_path / "o").mkdir()
+    verdict = judge(model.write(tmp_path / "o" / "model.gguf"), pair[1])
+    assert verdict.exit_code == 1
+    assert "stale" in failures(verdict)["source"]
+
+
+def pair_of(key: str, value: str) -> bytes:
+    return pair(key, STRING, value)
+
+
+def test_nothing_to_compare_is_not_a_success(tmp_path: Path) -> None:
+    path = Model([T("no.rows", (256, 0), data=b"")]).write(tmp_path / "m.gguf")
+    convert_file(path, tmp_path / "m.dpl")
+    assert judge(path, tmp_path / "m.dpl").exit_code == 5
+    assert judge(None, tmp_path / "m.dpl").exit_code == 5
+
+
+def test_an_include_that_matches_nothing(pair: Pair) -> None:
+    assert judge(*pair, Options(include=(re.compile("nothing"),))).exit_code == 5
+
+
+def test_an_include_checks_only_those(pair: Pair) -> None:
+    flip(pair[1], dpl_byte(pair[1], "last", 0, 0))
+    assert judge(*pair, Options(include=(re.compile("experts"),))).exit_code == 0
+    assert judge(*pair, Options(include=(re.compile("last"),))).exit_code == 1
+
+
+@pytest.mark.parametrize("cut", [1, 500, 5000])
+def test_a_short_or_long_sidecar_is_damaged(pair: Pair, cut: int) -> None:
+    raw = pair[1].read_bytes()
+    pair[1].write_bytes(raw[:-cut])
+    assert judge(*pair).exit_code == 3
+    pair[1].write_bytes(raw + b"\0" * cut)
+    assert judge(*pair).exit_code == 3
+
+
+def test_swapped_arguments_are_recognised(pair: Pair) -> None:
+    verdict = judge(pair[1], pair[0])
+    assert verdict.exit_code == 3
+    assert "swapped" in " ".join(failures(verdict).values())
+    assert "swapped" in " ".join(failures(judge(None, pair[0])).values())
+
+
+def test_a_damaged_model_is_a_verdict_too(pair: Pair) -> None:
+    pair[0].write_bytes(pair[0].read_bytes()[:200])
+    verdict = judge(*pair)
+    assert verdict.exit_code == 3
+    assert set(failures(verdict)) == {"source"}
+
+
+def test_gemma_is_proven_row_by_row(gemma: Path, tmp_path: Path) -> None:
+    convert_file(gemma, tmp_path / "g.dpl")
+    verdict = judge(gemma, tmp_path / "g.dpl", Options(rows=None))
+    assert verdict.exit_code == 0, failures(verdict)
+    assert verdict.bytes_compared == 9 * 1_075_200
+
+
+def test_the_float64_oracle_is_ggmls_own_dequantizer() -> None:
+    native = np.frombuffer(q6_k(5 * 40), np.uint8).reshape(40, 5 * 210)
+    weights = libgguf.dequantize_rows(native, libgguf.GGMLQuantizationType.Q6_K)
+    reference = oracle.dequantize(native, 5)
+    assert oracle.worst_error(np.asarray(weights, np.float32).reshape(40, -1), reference)[1] < 1e-7
+
+
+def test_the_oracle_notices_one_wrong_weight() -> None:
+    reference = oracle.dequantize(np.frombuffer(q6_k(20), np.uint8).reshape(4, 1050), 5)
+    values = reference.astype(np.float32)
+    values[2, 77] *= np.float32(1.01)
+    row, error = oracle.worst_error(values, reference)
+    assert row == 2
+    assert error > oracle.TOLERANCE
+    values[3, 0] = np.nan
+    assert oracle.worst_error(values, reference) == (3, np.inf)
+
+
+def test_the_oracle_wants_special_values_in_their_places() -> None:
+    native = np.frombuffer(q6_k(2), np.uint8).reshape(2, 210).copy()
+    native[:, 208:] = np.array([0x7C00, 0x7E00], "<u2").view(np.uint8).reshape(2, 2)
+    reference = oracle.dequantize(native, 1)
+    with np.errstate(invalid="ignore"):
+        values = reference.astype(np.float32)
+    assert oracle.worst_error(values, reference)[1] == 0
+    values[0] = -values[0]
+    assert oracle.worst_error(values, reference) == (0, np.inf)
+
+
+def test_sampled_rows_hold_the_first_and_the_last() -> None:
+    rows = oracle.sample_rows(1_000_000, 64, 3)
+    assert (rows[0], rows[-1]) == (0, 999_999)
+    assert len(rows) <= 64
+    assert np.array_equal(rows, oracle.sample_rows(1_000_000, 64, 3))
+    assert oracle.sample_rows(5, 64, 0).tolist() == [0, 1, 2, 3, 4]
+    assert oracle.sample_rows(9, 1, 0).tolist() == [0]
+
+
+def test_places_in_a_block() -> None:
+    assert [place_in_block(at) for at in (0, 127, 128, 192, 208, 209, 210)] == [
+        "super-block 0, ql[0]",
+        "super-block 0, ql[127]",
+        "super-block 0, qh[0]",
+        "super-block 0, scales[0]",
+        "super-block 0, d[0]",
+        "super-block 0, d[1]",
+        "super-block 1, ql[0]",
+    ]

@@ -1,0 +1,75 @@
+"""Stage bandwidth: every distinct shape of the model measured on the GPU, and what that makes for one token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from repack.errors import EnvironmentFailure
+from repack.gguf_metadata import Scalar
+from repack.manifest import Entry
+from verify.bandwidth import ShapeTimings, measure
+from verify.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How one token uses a shape."""
+
+    rows: int
+    n: int
+    times: int
+    """Tensors of this shape that one token is multiplied with."""
+
+
+def uses(entries: Sequence[Entry], metadata: Mapping[str, Scalar]) -> list[Use]:
+    """The distinct shapes among the model's tensors, as one token uses them.
+
+    Of an expert stack (3-D) only ``expert_used_count`` experts are read, where the metadata has it. A token embedding
+    is not multiplied if there is an output matrix of its own; it is measured but counted 0 times.
+    """
+    names = {entry.name for entry in entries}
+    used = metadata.get(f"{metadata.get('general.architecture')}.expert_used_count")
+    counts: dict[tuple[int, int], int] = {}
+    for entry in entries:
+        if not entry.nbytes:
+            continue
+        rows = entry.rows
+        if len(entry.ne) == 3 and isinstance(used, int) and 0 < used < entry.ne[2]:
+            rows = entry.ne[1] * used
+        looked_up = entry.name == "token_embd.weight" and "output.weight" in names
+        counts[rows, entry.n] = counts.get((rows, entry.n), 0) + (not looked_up)
+    return [Use(rows, n, times) for (rows, n), times in counts.items()]
+
+
+def check_bandwidth(found: Sequence[Use], l2_bytes: int, verdict: Verdict) -> None:
+    """Measure every shape on the current device. Figures decide nothing, unless the bits differ while measuring."""
+    for use in found:
+        shape = f"{use.rows} x {256 * use.n}"
+        try:
+            timings = measure(use.rows, use.n, l2_bytes)
+        except EnvironmentFailure as error:
+            verdict.failed("bandwidth", error)
+            return
+        verdict.bandwidth.append(timings)
+        if not timings.identical:
+            what = "the layouts gave different bits while they were measured"
+            verdict.failed("bandwidth", EnvironmentFailure(what, where=shape))
+            return
+    verdict.uses += found
+    verdict.passed("bandwidth", detail=f"{len(found)} shapes measured")
+
+
+def token_milliseconds(found: Sequence[Use], shapes: Sequence[ShapeTimings]) -> dict[str, float]:
+    """Milliseconds that one token's Q6_K products take in each layout: per shape its fastest form, times its uses."""
+    best: dict[tuple[int, int, str], float] = {}
+    for shape in shapes:
+        for timing in shape.timings:
+            key = (shape.rows, shape.n, timing.layout)
+            if timing.form != "read":
+                best[key] = min(best.get(key, timing.median), timing.median)
+    return {
+        layout: sum(best[use.rows, use.n, layout] * use.times for use in found) / 1e3
+        for layout in ("native", "padded", "dpl")
+        if all((use.rows, use.n, layout) in best for use in found)
+    }

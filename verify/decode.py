@@ -1,0 +1,175 @@
+"""Stage decode: the kernels' arithmetic on both layouts, bit for bit, on the GPU or emulated on the CPU.
+
+On a GPU every row of every tensor is decoded from the native, the padded and the dpl layout, and a sample of rows is
+compared with the CPU's emulation as well. On the CPU the sample alone is decoded, or all rows on request. Either way
+the digests over the sampled rows are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from repack.errors import Differs, EnvironmentFailure, shown
+from repack.layout import Bytes
+from verify import oracle
+from verify.activations import Activations, adversarial, seeded
+from verify.emulation import as_bits, decode_digest, decode_forms
+from verify.findings import TensorResult, TensorRows
+from verify.forms import Form, forms_for
+from verify.pairs import Files, Pair, row_name
+from verify.verdict import Decoded, Verdict
+
+Bits = npt.NDArray[np.uint32]
+CheckTensor = Callable[[TensorRows, Sequence[Activations], Sequence[Form]], TensorResult]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to decode with."""
+
+    rows: int | None
+    """Rows sampled from each tensor; None for all."""
+    seed: int
+    forms: tuple[str, ...]
+    gpu: CheckTensor | None
+    """`verify.gpu.check_tensor` where there is a GPU."""
+
+
+def check_decode(pairs: Sequence[Pair], files: Files, request: Request, verdict: Verdict) -> None:
+    """Decode every pair that has a source. After a failure of the GPU the rest is marked as not checked."""
+    broken = ""
+    for pair in pairs:
+        name = pair.entry.name
+        if pair.source is None or not pair.entry.nbytes:
+            verdict.skipped("decode", "nothing to compare", name)
+        elif broken:
+            verdict.skipped("decode", f"not checked, the GPU failed at {broken}", name, EnvironmentFailure.exit_code)
+        else:
+            try:
+                _check_tensor(pair, files, request, verdict)
+            except (Differs, EnvironmentFailure) as error:
+                verdict.failed("decode", error, name)
+                broken = shown(name) if isinstance(error, EnvironmentFailure) and request.gpu else ""
+
+
+def _check_tensor(pair: Pair, files: Files, request: Request, verdict: Verdict) -> None:
+    entry = pair.entry
+    vectors = (seeded(entry.n, request.seed), *adversarial(entry.n))
+    forms = forms_for(entry.n, entry.rows, request.forms)
+    sample = oracle.sample_rows(entry.rows, request.rows or entry.rows, request.seed)
+    where = f"{files.sidecar_name}: tensor {shown(entry.name)}"
+    emulated = _emulate(pair, files, sample, vectors, forms, where)
+    decoded = None
+    if request.gpu is not None:
+        result = request.gpu(_rows_of(pair, files), vectors, forms)
+        _count_seconds(result, verdict)
+        _raise_if_different(result, pair, where)
+        decoded = result.bits
+        for form, bits in decoded.items():
+            _compare(
+                as_bits(bits[:, sample]), emulated[form], sample, pair, f"{form} on the GPU", "the contract", where
+            )
+    everything = len(sample) == entry.rows
+    for form, bits in emulated.items():
+        whole = decode_digest([decoded[form]]) if decoded else decode_digest([bits]) if everything else None
+        verdict.decoded.append(Decoded(entry.name, str(form), len(sample), decode_digest([bits]), whole))
+    what = f"{entry.rows} rows on the GPU" if decoded else f"{len(sample)} rows emulated"
+    verdict.passed("decode", entry.name, f"{what}, {len(forms)} forms, {len(vectors)} vectors")
+
+
+def _emulate(
+    pair: Pair,
+    files: Files,
+    sample: npt.NDArray[np.int64],
+    vectors: Sequence[Activations],
+    forms: Sequence[Form],
+    where: str,
+) -> dict[Form, Bits]:
+    """Decode the sampled rows of both files by the contract; raises Differs unless they agree, and with float64."""
+    n = pair.entry.n
+    outputs: dict[Form, list[Bits]] = {form: [] for form in forms}
+    step = max(1, (16 << 20) // (256 * n * 8))
+    for start in range(0, len(sample), step):
+        rows = sample[start : start + step]
+        native = files.native_rows(pair, rows)
+        from_native = decode_forms(native, n, vectors, forms)
+        from_dpl = decode_forms(files.unpacked_rows(pair, rows), n, vectors, forms)
+        for form in forms:
+            bits = as_bits(from_native[form])
+            _compare(as_bits(from_dpl[form]), bits, rows, pair, f"{form} from the sidecar", "the model", where)
+            _compare_exact(from_native[form][0], native, vectors[0], rows, pair, form, where)
+            outputs[form].append(bits)
+    return {form: np.concatenate(parts, axis=1) for form, parts in outputs.items()}
+
+
+def _compare(
+    found: Bits, expected: Bits, rows: npt.NDArray[np.int64], pair: Pair, what: str, than: str, where: str
+) -> None:
+    if not np.array_equal(found, expected):
+        vector, at = (int(first[0]) for first in np.nonzero(found != expected))
+        raise Differs(
+            f"{what} gives other bits than {than}, first in {row_name(pair.entry.ne, int(rows[at]))}",
+            where=where,
+            found=f"{found[vector, at]:#010x}",
+            expected=f"{expected[vector, at]:#010x}",
+        )
+
+
+def _compare_exact(
+    outputs: npt.NDArray[np.float32],
+    native: Bytes,
+    vector: Activations,
+    rows: npt.NDArray[np.int64],
+    pair: Pair,
+    form: Form,
+    where: str,
+) -> None:
+    """The float32 outputs against float64: within 1e-5 of the norms, and not finite exactly where d is not."""
+    weights, values = oracle.dequantize(native, pair.entry.n), vector.values()
+    with np.errstate(invalid="ignore"):
+        exact = weights @ values
+    finite = np.isfinite(exact)
+    norms = np.linalg.norm(np.where(finite[:, None], weights, 0), axis=1) * np.linalg.norm(values)
+    errors = np.abs(np.where(finite, outputs, 0).astype(np.float64) - np.where(finite, exact, 0))
+    wrong = (errors > oracle.TOLERANCE * norms) | (np.isfinite(outputs) != finite)
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise Differs(
+            f"{form} is not the product of weights and activations in {row_name(pair.entry.ne, int(rows[at]))}",
+            where=where,
+            found=float(outputs[at]),
+            expected=float(exact[at]),
+        )
+
+
+def _rows_of(pair: Pair, files: Files) -> TensorRows:
+    def read_native(row0: int, row1: int, out: Bytes) -> None:
+        del row1
+        files.read_native(pair, row0, out)
+
+    def read_dpl(row0: int, row1: int, out: Bytes) -> None:
+        del row1
+        files.read_dpl(pair, row0, out)
+
+    return TensorRows(shown(pair.entry.name), pair.entry.n, pair.entry.rows, read_native, read_dpl)
+
+
+def _raise_if_different(result: TensorResult, pair: Pair, where: str) -> None:
+    if result.difference is not None:
+        first = result.difference
+        place = f"super-block {first.block}, {first.field}[{first.byte}]" if first.block >= 0 else "the padding"
+        raise Differs(f"differs from the model on the GPU, {row_name(pair.entry.ne, first.row)}, {place}", where=where)
+    for outputs, what in ((result.unwritten, "is not written"), (result.mismatches, "has other bits than native")):
+        for output in outputs:
+            row = row_name(pair.entry.ne, output.row)
+            raise Differs(f"{output.form} {output.layout}: {row} {what} ({output.activations})", where=where)
+
+
+def _count_seconds(result: TensorResult, verdict: Verdict) -> None:
+    for part in ("total", "read", "upload", "compare", "decode"):
+        key = f"gpu {part}"
+        verdict.timings[key] = verdict.timings.get(key, 0.0) + getattr(result.seconds, part)

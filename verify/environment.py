@@ -1,0 +1,37 @@
+"""What a verdict ran on: versions, and what there is of GPU, driver and CuPy."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import asdict
+from importlib import metadata
+
+from repack.errors import EnvironmentFailure
+from verify.device import preflight
+
+_PACKAGES = ("gguf-dpl", "numpy", "gguf", "safetensors", "rich")
+_GPU_PACKAGES = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
+
+
+def versions() -> dict[str, str]:
+    """Versions of this tool, of Python and of the packages it needs."""
+    return {
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        **{name: metadata.version(name) for name in _PACKAGES},
+    }
+
+
+def describe() -> dict[str, str]:
+    """`versions`, the CuPy and NVRTC packages that are installed, and the GPU or why there is none."""
+    facts = versions()
+    for name in _GPU_PACKAGES:
+        try:
+            facts[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    try:
+        facts |= {f"gpu {key}": str(value) for key, value in asdict(preflight()).items()}
+    except EnvironmentFailure as error:
+        facts["gpu"] = f"none: {error}"
+    return facts
