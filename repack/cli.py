@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repack.console import Console, Parser, run
-from repack.errors import PROVEN, UsageError, shown
+from repack.console import Console, Parser, attempt, run
+from repack.errors import PROVEN, DplError, UsageError, shown
+from repack.report_files import prepare
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
     from repack.convert import Conversion
     from repack.plan import Ledger, Plan
+    from repack.report import Report
 
 
 def main() -> None:
@@ -55,15 +57,25 @@ def _command(arguments: Sequence[str]) -> int:
     console = Console(quiet=options.quiet, data_only=options.json == "-")
 
     from repack.plan import make_plan  # noqa: PLC0415 - NumPy and gguf, 0.25 s that --help need not pay
+    from repack.report import Report  # noqa: PLC0415
 
-    plan = make_plan(options.model, options.include, options.exclude)
-    conversion = None if options.dry_run else _convert(plan, options, console)
-    _summary(plan, conversion, console)
-    if options.json:
-        from repack.report import write_json  # noqa: PLC0415
+    report = Report(os.fspath(options.model), options.output and os.fspath(options.output), options.dry_run)
+    if options.json is not None:
+        taken = {"the model": options.model} | ({"the output": options.output} if options.output else {})
+        prepare({"--json": options.json}, taken)
+    try:
+        report.plan = make_plan(options.model, options.include, options.exclude)
+        report.conversion = None if options.dry_run else _convert(report.plan, options, console)
+    except DplError as error:
+        report.error = error
+        _write(report, options, console)
+        raise
+    _summary(report.plan, report.conversion, console)
+    return _write(report, options, console)
 
-        write_json(plan, conversion, options.json, console)
-    return PROVEN
+
+def _write(report: Report, options: Namespace, console: Console) -> int:
+    return attempt(lambda: report.write(options.json, console)) if options.json is not None else PROVEN
 
 
 def _convert(plan: Plan, options: Namespace, console: Console) -> Conversion:

@@ -1,57 +1,74 @@
-"""One verdict, shown."""
+"""One verdict, delivered: to the terminal, and to every report that was asked for."""
 
 from __future__ import annotations
 
-from repack.console import Console, error_line
-from repack.errors import shown
-from verify.verdict import STAGES, Status, Verdict
+import os
+from argparse import Namespace
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
-_PER_TENSOR = ("digests", "bytes", "padding", "decode", "oracle")
-_WORDS = {Status.PASSED: "passed", Status.FAILED: "FAILED", Status.SKIPPED: "skipped"}
+from repack.console import Console, attempt
+from repack.errors import os_failure, shown
+from repack.report_files import STDOUT, prepare, write_report
+from verify.reports.as_json import to_json
+from verify.reports.junit import to_junit
+from verify.reports.markdown import to_markdown
+from verify.reports.page import to_html
+from verify.reports.table import show
+from verify.verdict import Verdict
 
+SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
+SUMMARY_LIMIT = 1 << 20
+"""What GitHub accepts for one step; a longer summary would be lost whole."""
 
-def show(verdict: Verdict, console: Console) -> None:
-    """Print a verdict: the stages, the tensors, what failed, and one closing line."""
-    console.table(("stage", "result", "detail"), [_stage_row(verdict, stage) for stage in STAGES])
-    if verdict.tensors:
-        rows = [_tensor_row(verdict, index) for index in range(len(verdict.tensors))]
-        console.table(("tensor", "ne", "bytes", *_PER_TENSOR), rows, right=(2,))
-    for outcome in verdict.outcomes:
-        if outcome.status is Status.FAILED:
-            error_line(f"{outcome.stage}: {outcome.detail}")
-    console.verdict(closing_line(verdict), good=not verdict.exit_code)
-
-
-def closing_line(verdict: Verdict) -> str:
-    """The verdict in one sentence."""
-    count = len(verdict.tensors)
-    if verdict.exit_code:
-        failed = sum(outcome.status is Status.FAILED for outcome in verdict.outcomes)
-        return f"NOT PROVEN: {failed} checks failed" if failed else "NOT PROVEN: nothing was compared"
-    if verdict.model is None:
-        return f"SOUND: {count} tensors match the manifest; that they equal a GGUF is not proven without it"
-    return (
-        f"PROVEN: {count} tensors, {verdict.bytes_compared:,} bytes, equal the model's "
-        f"({verdict.seconds:.2f} s, {verdict.bytes_compared / max(verdict.seconds, 1e-9) / 1e9:.2f} GB/s)"
-    )
+_FILES: dict[str, Callable[[Verdict], str]] = {"junit": to_junit, "markdown": to_markdown, "html": to_html}
 
 
-def _stage_row(verdict: Verdict, stage: str) -> tuple[str, str, str]:
-    outcomes = list(verdict.of(stage))
-    status = next(
-        (wanted for wanted in (Status.FAILED, Status.PASSED) if any(o.status is wanted for o in outcomes)),
-        Status.SKIPPED,
-    )
-    matching = [outcome for outcome in outcomes if outcome.status is status]
-    if len(matching) == 1 and matching[0].tensor is None:
-        detail = matching[0].detail
-    else:
-        detail = f"{len(matching)} of {len(outcomes)} tensors"
-    return stage, _WORDS[status], detail
+def prepare_reports(options: Namespace, model: Path | None, sidecar: Path) -> None:
+    """Check where the reports are to go, before the work. Raises UsageError."""
+    wanted = {f"--{name}": getattr(options, name) for name in ("json", *_FILES) if getattr(options, name) is not None}
+    taken = {"the sidecar": sidecar} | ({"the model": model} if model is not None else {})
+    prepare(wanted, taken)
 
 
-def _tensor_row(verdict: Verdict, index: int) -> tuple[str, ...]:
-    tensor = verdict.tensors[index]
-    results = {outcome.stage: outcome.status for outcome in verdict.outcomes if outcome.tensor == tensor.name}
-    words = (_WORDS[results.get(stage, Status.SKIPPED)] for stage in _PER_TENSOR)
-    return shown(tensor.name)[1:-1], " x ".join(map(str, tensor.ne)), f"{tensor.nbytes:,}", *words
+def deliver(verdict: Verdict, options: Namespace, console: Console) -> int:
+    """Show a verdict and write its reports; returns the exit code of the process.
+
+    The code is the verdict's. Only a success becomes 4 if a report that was asked for could not be written. The JSON
+    is written last, so that the code in it is the one returned.
+    """
+    show(verdict, console)
+    code = verdict.exit_code
+    for name, render in _FILES.items():
+        path = getattr(options, name)
+        if path is not None:
+            code = _first(code, partial(_write, render, verdict, path))
+    summary = os.environ.get(SUMMARY_VARIABLE)
+    if options.markdown is not None and summary:
+        code = _first(code, partial(_append_summary, verdict, Path(summary)))
+    if options.json == STDOUT:
+        console.data(to_json(verdict, code))
+    elif options.json is not None:
+        code = _first(code, partial(_write, partial(to_json, exit_code=code), verdict, options.json))
+    return code
+
+
+def _first(code: int, step: Callable[[], None]) -> int:
+    failed = attempt(step)  # not skipped when the code is set: a failure is reported all the more
+    return code or failed
+
+
+def _write(render: Callable[[Verdict], str], verdict: Verdict, path: str) -> None:
+    write_report(render(verdict), path)
+
+
+def _append_summary(verdict: Verdict, path: Path) -> None:
+    text = to_markdown(verdict)
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            if file.tell() + len(text) > SUMMARY_LIMIT:
+                text = to_markdown(verdict, with_tensors=False)
+            file.write(text)
+    except OSError as error:
+        raise os_failure(error, f"{SUMMARY_VARIABLE} {shown(path)}: cannot be written") from None

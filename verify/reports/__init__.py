@@ -1,0 +1,1 @@
+"""Renderers: one verdict in, one text out. They decide nothing; what they say follows from the verdict alone."""

@@ -1,0 +1,160 @@
+"""What every report says about a verdict: its result in words, its stages and tensors in brief, its ledger of bytes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+
+from repack import layout
+from repack.errors import PROVEN, Damaged, Differs, EnvironmentFailure, NothingToDo, UsageError, shown
+from verify.verdict import STAGES, Checked, Outcome, Status, Verdict
+
+_REASONS = {
+    Differs.exit_code: "the sidecar differs from the model",
+    UsageError.exit_code: "the command asks for something that cannot be done",
+    Damaged.exit_code: "an input is damaged or not supported",
+    EnvironmentFailure.exit_code: "this machine is in the way",
+    NothingToDo.exit_code: "nothing was compared",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StageSummary:
+    """How one stage ended over the whole file and all tensors."""
+
+    stage: str
+    status: Status
+    counts: dict[Status, int]
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSummary:
+    """One tensor with the outcome of each stage that looked at it."""
+
+    tensor: Checked
+    outcomes: dict[str, Outcome]
+
+    @property
+    def status(self) -> Status:
+        """Failed if any stage failed, passed if any passed."""
+        return worst([outcome.status for outcome in self.outcomes.values()])
+
+    def stages(self, status: Status) -> list[str]:
+        """Names of the stages that ended so, in their order."""
+        return [stage for stage in STAGES if stage in self.outcomes and self.outcomes[stage].status is status]
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """Bytes of the checked tensors in each layout."""
+
+    native: int
+    padded: int
+    dpl: int
+
+
+def plain(text: str) -> str:
+    """Text from outside as printable ASCII, escaped and never cut."""
+    return shown(text, limit=sys.maxsize)[1:-1]
+
+
+def file_name(path: str) -> str:
+    """The last part of a path, fit to show."""
+    return plain(os.path.basename(path))  # noqa: PTH119 - a path that came as text
+
+
+def worst(statuses: list[Status]) -> Status:
+    """One status for many."""
+    return next((status for status in (Status.FAILED, Status.PASSED) if status in statuses), Status.SKIPPED)
+
+
+def result(verdict: Verdict) -> str:
+    """`proven`, `sound` (a sidecar by itself) or `not proven`."""
+    if verdict.exit_code:
+        return "not proven"
+    return "sound" if verdict.model is None else "proven"
+
+
+def problems(verdict: Verdict) -> list[Outcome]:
+    """Every outcome that stands in the way of success: what failed, and what was not run though it had to be."""
+    return [outcome for outcome in verdict.outcomes if outcome.exit_code != PROVEN]
+
+
+def closing_line(verdict: Verdict) -> str:
+    """The verdict in one sentence."""
+    count = len(verdict.tensors)
+    tensors = f"{count} tensor{'s' * (count != 1)}"
+    if verdict.exit_code:
+        reason = _REASONS[verdict.exit_code]
+        failed = len(problems(verdict))
+        tail = f"; {failed} of {len(verdict.outcomes)} checks failed" if failed else ""
+        return f"NOT PROVEN: {reason}{tail} (exit code {verdict.exit_code})"
+    if verdict.model is None:
+        return f"SOUND: {tensors} as the manifest says; equality with a GGUF is not proven without it"
+    return f"PROVEN: {tensors}, {verdict.bytes_compared:,} bytes, equal to the model's ({verdict.seconds:.2f} s)"
+
+
+def meaning(verdict: Verdict) -> str:
+    """What the result proves, and what it does not."""
+    if verdict.exit_code:
+        return "Do not publish or load this sidecar until every failed check is understood."
+    if verdict.model is None:
+        return (
+            "The sidecar is intact: its data matches its own manifest. Whether it equals a GGUF model was not looked "
+            "at; verify it together with the model."
+        )
+    parts = ["The sidecar holds the bytes of this GGUF file's Q6_K tensors, every one of them."]
+    if verdict.options.get("include"):
+        parts = ["For the tensors chosen by --include, the sidecar holds the bytes of this GGUF file."]
+    if any(outcome.status is Status.PASSED for outcome in verdict.of("provenance")):
+        parts.append("The file has the SHA-256 that was expected; whose digest that is, this tool cannot know.")
+    else:
+        parts.append("That the file is the one its publisher made is not proven; --expect-sha256 compares its digest.")
+    return " ".join(parts)
+
+
+def stages(verdict: Verdict) -> list[StageSummary]:
+    """All stages in their order."""
+    return [_stage(stage, list(verdict.of(stage))) for stage in STAGES]
+
+
+def _stage(stage: str, outcomes: list[Outcome]) -> StageSummary:
+    counts = {status: sum(outcome.status is status for outcome in outcomes) for status in Status}
+    status = worst([outcome.status for outcome in outcomes])
+    matching = [outcome for outcome in outcomes if outcome.status is status]
+    details = {outcome.detail for outcome in matching}
+    detail = plain(matching[0].detail) if len(details) == 1 else ""
+    if any(outcome.tensor is not None for outcome in outcomes):
+        detail = f"{len(matching)} of {len(outcomes)}" + (f": {detail}" if detail else "")
+    return StageSummary(stage, status, counts, detail)
+
+
+def tensors(verdict: Verdict) -> list[TensorSummary]:
+    """All checked tensors in their order."""
+    by_name: dict[str | None, dict[str, Outcome]] = {}
+    for outcome in verdict.outcomes:
+        by_name.setdefault(outcome.tensor, {})[outcome.stage] = outcome
+    return [TensorSummary(tensor, by_name.get(tensor.name, {})) for tensor in verdict.tensors]
+
+
+def tensor_bytes(tensor: Checked) -> Bytes:
+    """One tensor's bytes in each layout."""
+    return Bytes(tensor.nbytes, tensor.nbytes // layout.BLOCK_BYTES * layout.PADDED_BLOCK_BYTES, tensor.dpl_nbytes)
+
+
+def ledger(verdict: Verdict) -> Bytes:
+    """The bytes of all checked tensors."""
+    each = [tensor_bytes(tensor) for tensor in verdict.tensors]
+    return Bytes(sum(b.native for b in each), sum(b.padded for b in each), sum(b.dpl for b in each))
+
+
+def dead(nbytes: int, native: int) -> str:
+    """How much of a layout carries nothing."""
+    return f"{nbytes - native:,} dead ({(nbytes - native) / native:.3%})" if native else "0 dead"
+
+
+def dimensions(ne: tuple[int, ...]) -> str:
+    """A shape as it is written in GGUF listings, row length first."""
+    return " x ".join(map(str, ne))

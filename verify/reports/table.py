@@ -1,0 +1,88 @@
+"""A verdict for a person at a terminal, or for the log of a job."""
+
+from __future__ import annotations
+
+from repack.console import Console, error_line
+from verify.reports.summary import (
+    TensorSummary,
+    closing_line,
+    dead,
+    dimensions,
+    file_name,
+    ledger,
+    meaning,
+    plain,
+    problems,
+    stages,
+    tensors,
+)
+from verify.verdict import Status, Verdict
+
+MOST_ERRORS = 20
+"""Error lines shown; the tables and the other reports hold all of them."""
+WORDS = {Status.PASSED: "passed", Status.FAILED: "FAILED", Status.SKIPPED: "skipped"}
+
+
+def show(verdict: Verdict, console: Console) -> None:
+    """Print a verdict: what was compared, the stages, the tensors, the speeds, what failed, and one closing line."""
+    _facts(verdict, console)
+    rows = [(stage.stage, WORDS[stage.status], stage.detail) for stage in stages(verdict)]
+    console.table(("stage", "result", "detail"), rows)
+    if verdict.tensors:
+        rows_of_tensors = [_tensor_row(summary) for summary in tensors(verdict)]
+        console.table(("tensor", "ne", "bytes", "result", "checks"), rows_of_tensors, right=(2,))
+    if verdict.bandwidth:
+        header = ("shape", "form", "layout", "us", "GB/s", "of ceiling")
+        console.table(header, _speed_rows(verdict), right=(3, 4, 5))
+    errors = problems(verdict)
+    for outcome in errors[:MOST_ERRORS]:
+        error_line(f"{outcome.stage}: {plain(outcome.detail)}")
+    if len(errors) > MOST_ERRORS:
+        error_line(f"{len(errors) - MOST_ERRORS} more checks failed; --json FILE lists all")
+    console.verdict(closing_line(verdict), good=not verdict.exit_code)
+
+
+def _facts(verdict: Verdict, console: Console) -> None:
+    title = file_name(verdict.sidecar)
+    if verdict.model is not None:
+        title = f"{title} against {file_name(verdict.model)}"
+    total = ledger(verdict)
+    facts = []
+    if verdict.tensors:
+        facts += [
+            ("native", f"{total.native:,} bytes"),
+            ("padded", f"{total.padded:,} bytes, {dead(total.padded, total.native)}"),
+            ("dpl", f"{total.dpl:,} bytes, {dead(total.dpl, total.native)}"),
+        ]
+    for key in ("device", "gpu", "GPU"):
+        if key in verdict.environment:
+            facts.append((key.lower(), plain(verdict.environment[key])))
+    if not verdict.exit_code:
+        facts.append(("proves", meaning(verdict)))
+    if facts:
+        console.facts(title, facts)
+
+
+def _tensor_row(summary: TensorSummary) -> tuple[str, ...]:
+    tensor, status = summary.tensor, summary.status
+    unusual = f"; {tensor.nonfinite_d:,} d not finite" if tensor.nonfinite_d else ""
+    checks = ", ".join(summary.stages(status)) + unusual
+    return plain(tensor.name), dimensions(tensor.ne), f"{tensor.nbytes:,}", WORDS[status], checks
+
+
+def _speed_rows(verdict: Verdict) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for shape in verdict.bandwidth:
+        for timing in shape.timings:
+            share = f"{timing.share:.1%}" + (" (!)" if timing.above_ceiling else "")
+            rows.append(
+                (
+                    f"{shape.rows} x {256 * shape.n}" + (" (fits L2)" if shape.fits_l2 else ""),
+                    timing.form,
+                    timing.layout,
+                    f"{timing.median:.2f}",
+                    f"{timing.content:.0f}",
+                    share,
+                )
+            )
+    return rows
