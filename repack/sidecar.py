@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,12 +31,13 @@ import numpy.typing as npt
 from repack import layout
 from repack.errors import Damaged, shown
 from repack.files import open_input, read_bytes
-from repack.manifest import Entry, Manifest, canonical, from_json, to_json, unique_keys
+from repack.manifest import Entry, Manifest, canonical, from_json, to_json
 
 DATA_ALIGNMENT = 4096
 MAX_HEADER = 32 << 20
 """Longest header written or read; some 40,000 tensors. (The stock reader stops at 100 MB.)"""
 RESERVED_NAME = "__metadata__"
+_BEGINNING = f'{{"{RESERVED_NAME}":{{"dpl":'.encode()
 
 
 def encode_header(manifest: Manifest, data_start: int = 0) -> bytes:
@@ -97,20 +98,35 @@ class SidecarTensor:
 
     def unpack(self, start: int = 0, stop: int | None = None) -> layout.Bytes:
         """Rows `start` to `stop` in the GGUF's own form, uint8 ``[rows, 210 n]``."""
-        rows = self._range(start, stop)
+        return self._native(self._range(start, stop))
+
+    def dequantize(self, start: int = 0, stop: int | None = None) -> npt.NDArray[np.float32]:
+        """Rows `start` to `stop` as float32 ``[rows, ne0]``, by gguf's dequantizer."""
+        return self._weights(self._range(start, stop))
+
+    def get_rows(self, rows: npt.ArrayLike) -> npt.NDArray[np.float32]:
+        """Rows by number, as an embedding lookup needs them: float32 ``[*shape of rows, ne0]``.
+
+        Reads these rows and no other byte of the file. Raises IndexError if a number is no row of the tensor.
+        """
+        numbers = np.asarray(rows, np.int64)
+        weights = self._weights(self._range(0, None)[numbers.reshape(-1)])
+        return weights.reshape(*numbers.shape, self.entry.ne[0])
+
+    def _native(self, rows: layout.Bytes) -> layout.Bytes:
         native = np.empty((len(rows), layout.BLOCK_BYTES * self.entry.n), np.uint8)
         layout.unpack_rows(rows, native, self.entry.n)
         return native
 
-    def dequantize(self, start: int = 0, stop: int | None = None) -> npt.NDArray[np.float32]:
-        """Rows `start` to `stop` as float32 ``[rows, ne0]``, by gguf's dequantizer."""
+    def _weights(self, rows: layout.Bytes) -> npt.NDArray[np.float32]:
         from gguf.constants import GGMLQuantizationType  # noqa: PLC0415 - 60 ms that readers of bytes need not pay
         from gguf.quants import dequantize  # noqa: PLC0415
 
-        native = self.unpack(start, stop)
+        native = self._native(rows)
         if not native.size:
             return np.empty((len(native), self.entry.ne[0]), np.float32)
-        weights: npt.NDArray[np.float32] = dequantize(native, GGMLQuantizationType.Q6_K)
+        with np.errstate(invalid="ignore", over="ignore"):  # Inf and NaN in d are the model's, and meant
+            weights: npt.NDArray[np.float32] = dequantize(native, GGMLQuantizationType.Q6_K)
         return weights
 
 
@@ -175,10 +191,7 @@ class Container:
 def read_container(fd: int, where: str) -> Container:
     """Read the header of a safetensors file that carries a dpl manifest. Raises Damaged if it is something else."""
     raw, start = _raw_header(fd, os.fstat(fd).st_size, where)
-    metadata = _metadata(raw, where)
-    if set(metadata) != {"dpl"}:
-        raise Damaged("is a safetensors file without a dpl manifest, not a dpl sidecar", where=where)
-    return Container(raw.rstrip(b" "), start, metadata["dpl"])
+    return Container(raw.rstrip(b" "), start, _manifest_json(raw, where))
 
 
 def check_container(container: Container, manifest: Manifest, size: int, where: str) -> None:
@@ -188,6 +201,8 @@ def check_container(container: Container, manifest: Manifest, size: int, where: 
         raise Damaged(
             "the data is misaligned", where=where, found=f"offset {start}", expected=f"a multiple of {DATA_ALIGNMENT}"
         )
+    if any(entry.name == RESERVED_NAME for entry in manifest.tensors):
+        raise Damaged(f"a tensor is named {shown(RESERVED_NAME)}, which safetensors reserves", where=where)
     expected = _header_text(manifest, container.manifest_json).encode("ascii")
     if text != expected:
         pairs = zip(text, expected, strict=False)
@@ -221,14 +236,14 @@ def _raw_header(fd: int, size: int, where: str) -> tuple[bytes, int]:
     return read_bytes(fd, length, 8, where), 8 + length
 
 
-def _metadata(raw: bytes, where: str) -> dict[str, str]:
+def _manifest_json(raw: bytes, where: str) -> str:
+    """The manifest, which stands first. No other part of the header is parsed: it has to follow from the manifest."""
+    if not raw.startswith(_BEGINNING):
+        raise Damaged("is a safetensors file without a dpl manifest, not a dpl sidecar", where=where)
     try:
-        header: Any = json.loads(raw.decode("ascii"), object_pairs_hook=unique_keys)
-    except (ValueError, RecursionError):
+        manifest, _ = json.JSONDecoder().raw_decode(raw.decode("ascii"), len(_BEGINNING))
+    except ValueError:
         raise Damaged("the header is not JSON", where=where) from None
-    metadata = header.get(RESERVED_NAME) if isinstance(header, dict) else None
-    if not isinstance(metadata, dict):
-        return {}
-    if not all(isinstance(value, str) for value in metadata.values()):
-        raise Damaged("the header's metadata holds a value that is not a string", where=where)
-    return metadata
+    if not isinstance(manifest, str):
+        raise Damaged("the manifest is not a string", where=where)
+    return manifest

@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
+
 from repack.errors import Differs, DplError, EnvironmentFailure, NothingToDo, UsageError, shown
 from repack.gguf_index import GGUFIndex, read_index
 from repack.sidecar import tensor_offsets
@@ -62,7 +64,7 @@ def verify(model: Path | None, sidecar: Path, options: Options, meter: Meter) ->
     verdict.environment = versions()
     stage = "decode"
     try:
-        gpu = _find_gpu(options, verdict) if model is not None else _no_gpu("no model given")
+        gpu = _find_gpu(options, verdict, model)
         stage = "source"
         index = None if model is None else read_index(model)
         stage = "container"
@@ -87,13 +89,17 @@ def _no_gpu(why: str) -> _Gpu:
     return _Gpu(None, why)
 
 
-def _find_gpu(options: Options, verdict: Verdict) -> _Gpu:
+def _find_gpu(options: Options, verdict: Verdict, model: Path | None) -> _Gpu:
     """Choose and try the GPU. Raises EnvironmentFailure if one is required and there is none."""
+    required = options.require_gpu or options.device not in {"auto", "cpu"}
+    if model is None:
+        if required:
+            raise UsageError("there is nothing to do on a GPU without the model", hint="give MODEL.gguf too")
+        return _no_gpu("no model given")
     if options.device == "cpu":
         if options.require_gpu:
             raise UsageError("--device cpu and --require-gpu contradict each other")
         return _no_gpu("--device cpu")
-    required = options.require_gpu or options.device != "auto"
     try:
         info = preflight(int(options.device) if options.device.isdigit() else None)
     except EnvironmentFailure as error:
@@ -170,7 +176,8 @@ def _check_oracle(pairs: list[Pair], files: Files, options: Options, verdict: Ve
         step = max(1, (16 << 20) // (entry.ne[0] * 8))
         for start in range(0, len(wanted), step):
             rows = wanted[start : start + step]
-            values = dequantize(files.unpacked_rows(pair, rows), GGMLQuantizationType.Q6_K)
+            with np.errstate(invalid="ignore", over="ignore"):  # Inf and NaN in d are the model's, and meant
+                values = dequantize(files.unpacked_rows(pair, rows), GGMLQuantizationType.Q6_K)
             row, error = oracle.worst_error(values, oracle.dequantize(files.native_rows(pair, rows), entry.n))
             if not error <= worst:
                 worst, at = error, int(rows[row])

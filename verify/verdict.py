@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from repack.errors import PROVEN, Damaged, Differs, DplError, EnvironmentFailure, NothingToDo
+from repack.errors import PROVEN, Damaged, Differs, DplError, EnvironmentFailure, NothingToDo, UsageError
 
 if TYPE_CHECKING:
     from verify.bandwidth import ShapeTimings
@@ -125,7 +125,7 @@ class Verdict:
     def exit_code(self) -> int:
         """The most telling of all outcomes; 0 only if there was something to compare and all of it was compared."""
         codes = {outcome.exit_code for outcome in self.outcomes}
-        for error in (Damaged, Differs, EnvironmentFailure, NothingToDo):
+        for error in (UsageError, Damaged, Differs, EnvironmentFailure, NothingToDo):
             if error.exit_code in codes:
                 return error.exit_code
         return PROVEN if self._proven() else NothingToDo.exit_code
