@@ -9,6 +9,12 @@ from repack.errors import Damaged, shown
 from repack.files import read_bytes
 
 MAX_NAME_BYTES = 1 << 16
+MAX_HEADER_BYTES = 256 << 20
+"""Longest header walked over, arrays included. A sparse file may be of any size and costs its maker nothing."""
+MAX_KEPT_BYTES = 32 << 20
+"""Names and short strings kept in memory, in all."""
+MAX_STRINGS = 1 << 22
+"""Strings and inner arrays of arrays, in all: some 0.5 s. (Vocabularies have 262,144 and as many merges.)"""
 _WINDOW = 1 << 20
 
 
@@ -22,6 +28,7 @@ class Cursor:
         self._fd = fd
         self._start = 0
         self._window = b""
+        self._left = {"bytes of names and strings": MAX_KEPT_BYTES, "strings in arrays": MAX_STRINGS}
 
     def check(self, count: int, what: str) -> None:
         """Refuse a claim of `count` more bytes that the file does not hold."""
@@ -33,6 +40,14 @@ class Cursor:
                 expected=count,
                 hint="the file is cut short or damaged",
             )
+        if self.position + count > MAX_HEADER_BYTES:
+            raise Damaged("the header is longer than supported", where=self.where, expected=f"<= {MAX_HEADER_BYTES}")
+
+    def spend(self, count: int, what: str) -> None:
+        """Count what costs memory or time, and refuse a file that has more of it than any model."""
+        self._left[what] -= count
+        if self._left[what] < 0:
+            raise Damaged(f"the header holds more {what} than supported", where=self.where)
 
     def peek(self, count: int) -> bytes:
         """Up to `count` of the next bytes, fewer at the end of the file."""
@@ -67,15 +82,21 @@ class Cursor:
             raise Damaged(
                 f"{what} is too long", where=self.where, found=f"{length} bytes", expected=f"<= {MAX_NAME_BYTES}"
             )
-        raw = self.take(length, what)
+        raw = self.text(length, what)
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError:
             raise Damaged(f"{what} is not UTF-8", where=self.where, found=shown(ascii_text(raw))) from None
 
+    def text(self, length: int, what: str) -> bytes:
+        """The bytes of a string that is going to be kept."""
+        self.spend(length, "bytes of names and strings")
+        return self.take(length, what)
+
     def skip_strings(self, count: int, what: str) -> None:
         """Skip `count` strings: a vocabulary of 262,144 in some 40 ms."""
         self.check(count * 8, what)
+        self.spend(count, "strings in arrays")
         length_at = struct.Struct("<Q").unpack_from
         while count:
             self.check(8, what)

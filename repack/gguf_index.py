@@ -25,7 +25,8 @@ from repack.gguf_cursor import Cursor, ascii_text
 from repack.gguf_metadata import Scalar, alignment_of, read_metadata
 
 MAX_KEYS = 1 << 16
-MAX_TENSORS = 1 << 18
+MAX_TENSORS = 1 << 16
+MAX_SHARDS = 512
 MAX_DIMS = 4
 _MAX_SIZE = 1 << 63
 _WINDOW = 1 << 20
@@ -110,7 +111,7 @@ def read_index(path: Path) -> GGUFIndex:
                 raise Damaged(
                     f"does not belong to the model of {shown(path.name)}",
                     where=shown(sibling),
-                    found=f"{key} {other_metadata.get(key)}",
+                    found=f"{key} {shown(other_metadata.get(key))}",
                     expected=expected,
                 )
         name = "general.architecture"
@@ -123,10 +124,15 @@ def read_index(path: Path) -> GGUFIndex:
             )
         shards.append(other)
         all_tensors += more
+        if len(all_tensors) > MAX_TENSORS:
+            raise Damaged(f"has more than the {MAX_TENSORS} tensors supported in its shards", where=shown(path))
     total = metadata.get("split.tensors.count", len(all_tensors))
     if total != len(all_tensors):
         raise Damaged(
-            "the shards do not hold the model's tensors", where=shown(path), found=len(all_tensors), expected=total
+            "the shards do not hold the model's tensors",
+            where=shown(path),
+            found=len(all_tensors),
+            expected=shown(total),
         )
     _refuse_duplicates((tensor.name for tensor in all_tensors), "tensor", shown(path))
     return GGUFIndex(tuple(shards), tuple(all_tensors), metadata)
@@ -142,10 +148,17 @@ def header_sha256(fd: int, shard: Shard) -> str:
 
 def _sibling_paths(path: Path, count: int, number: Scalar) -> list[Path]:
     match = _SPLIT_NAME.match(path.name)
+    if count > MAX_SHARDS or not isinstance(number, int) or not 0 <= number < count:
+        raise Damaged(
+            "its place in a split model makes no sense",
+            where=shown(path),
+            found=f"split.no {shown(number)}, split.count {shown(count)}",
+            expected=f"split.no below split.count, which is <= {MAX_SHARDS}",
+        )
     if number != 0:
         first = f"{match['prefix']}-00001-of-{count:05d}.gguf" if match else "the first shard"
         raise UsageError(
-            f"is shard {int(number) + 1} of {count} of a split model", where=shown(path), hint=f"give {shown(first)}"
+            f"is shard {number + 1} of {count} of a split model", where=shown(path), hint=f"give {shown(first)}"
         )
     if not match or int(match["no"]) != 1 or int(match["count"]) != count:
         raise Damaged(
@@ -241,7 +254,7 @@ def _tensor_entry(cursor: Cursor) -> tuple[str, tuple[int, ...], int, int]:
 def _place(shard: Shard, number: int, name: str, ne: tuple[int, ...], kind: int, relative: int) -> Tensor:
     """Turn a table entry into a tensor whose bytes are known to lie in the file."""
     where, what = shown(shard.path), f"tensor {shown(name)}"
-    nbytes: int | None = None
+    nbytes: int | None = None if all(ne) else 0
     if kind in _BLOCKS:
         weights, block_bytes = _BLOCKS[kind]
         if ne[0] % weights:

@@ -63,7 +63,7 @@ def _value(cursor: Cursor, kind: int, key: str, depth: int) -> Scalar | None:
         if length > MAX_KEPT_STRING:
             cursor.skip(length, what)
             return None
-        return cursor.take(length, what).decode("utf-8", "backslashreplace")
+        return cursor.text(length, what).decode("utf-8", "backslashreplace")
     if kind != GGUFValueType.ARRAY:
         raise Damaged(f"metadata key {shown(key)} has an unknown value type", where=cursor.where, found=kind)
     if depth == MAX_ARRAY_DEPTH:
@@ -75,6 +75,7 @@ def _value(cursor: Cursor, kind: int, key: str, depth: int) -> Scalar | None:
         cursor.skip_strings(count, what)
     elif item == GGUFValueType.ARRAY:
         cursor.check(count * 12, what)
+        cursor.spend(count, "strings in arrays")
         for _ in range(count):
             _value(cursor, item, key, depth + 1)
     else:

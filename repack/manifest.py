@@ -21,6 +21,8 @@ Q6_K = 14
 """The ggml type number of the only type this layout is for."""
 _DIGEST_KEY = "manifest_sha256"
 _MAX = 1 << 63
+MAX_VALUES = 1 << 20
+"""Most values in a manifest; 40,000 tensors have some 700,000. Small values cost 20 times their text in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,13 @@ def from_json(text: str, where: str) -> Manifest:
 
     Raises Damaged, naming what is wrong, on anything that is not format version 1 as docs/format.md has it.
     """
-    root = _parse(text, where)
+    try:
+        return _read(_parse(text, where), where)
+    except RecursionError:
+        raise Damaged("the manifest is nested too deeply", where=where) from None
+
+
+def _read(root: _Object, where: str) -> Manifest:
     version = root.obj("format")
     if version.text("name") != "dpl":
         raise version.wrong("name", "dpl")
@@ -274,22 +282,39 @@ def _digest(body: Mapping[str, Any]) -> str:
 
 
 def _parse(text: str, where: str) -> _Object:
+    if not text.isascii() or text.count(",") + text.count("[") + text.count("{") > MAX_VALUES:
+        raise Damaged(f"the manifest is not ASCII or has more than {MAX_VALUES} values", where=where)
     try:
-        value = json.loads(text, object_pairs_hook=unique_keys)
+        value = json.loads(text, object_pairs_hook=_unique_keys, parse_int=_bounded)
         same = canonical(value) == text
-    except (ValueError, RecursionError):
+    except ValueError:
         raise Damaged("the manifest is not JSON", where=where) from None
     if not isinstance(value, dict) or not same:
         raise Damaged("the manifest is not an object in canonical JSON", where=where)
     return _Object(value, where, "the manifest")
 
 
-def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """For json.loads: an object in which a key stands twice is an error (ValueError)."""
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     items = dict(pairs)
     if len(items) != len(pairs):
         raise ValueError("duplicate key")
     return items
+
+
+def _bounded(digits: str) -> int:
+    """An integer of JSON, which may have any number of digits: to read them takes quadratic time."""
+    if len(digits) > 20:
+        raise ValueError("integer too long")
+    return int(digits)
+
+
+def _is_unicode(text: str) -> bool:
+    """JSON can escape half of a surrogate pair; no GGUF name can hold it, and stock readers refuse it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +331,7 @@ class _Object:
 
     def text(self, key: str) -> str:
         value = self.items.get(key)
-        if not isinstance(value, str):
+        if not isinstance(value, str) or not _is_unicode(value):
             raise self.wrong(key, "a string")
         return value
 
@@ -336,7 +361,7 @@ class _Object:
 
     def texts(self, key: str) -> tuple[str, ...]:
         values = self.array(key)
-        if not all(isinstance(value, str) for value in values):
+        if not all(isinstance(value, str) and _is_unicode(value) for value in values):
             raise self.wrong(key, "strings")
         return tuple(values)
 

@@ -125,7 +125,7 @@ def census(others: Iterable[Tensor]) -> tuple[Skipped, ...]:
             kind,
             type_name(kind),
             len(tensors),
-            None if tensors[0].nbytes is None else sum(tensor.nbytes or 0 for tensor in tensors),
+            None if any(tensor.nbytes is None for tensor in tensors) else sum(tensor.nbytes or 0 for tensor in tensors),
         )
         for kind, tensors in sorted(kinds.items())
     )
