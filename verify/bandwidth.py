@@ -16,7 +16,7 @@ import numpy.typing as npt
 from repack.errors import EnvironmentFailure
 from repack.layout import BLOCK_BYTES, PADDED_BLOCK_BYTES, Bytes, pack_rows, row_stride
 from verify.activations import pack_plain, pack_quarters, seeded
-from verify.device import decoder, device_errors, staged_bytes, tool
+from verify.device import can_stage, decoder, device_errors, tool
 from verify.forms import LAYOUTS, Form, forms_for
 
 STAGED = "staged"
@@ -26,7 +26,6 @@ LAUNCHES = 30
 REPLAYS = 11
 WARM_UP = 2
 L2_TIMES = 5
-_SHARED_LIMIT = 48 << 10
 _TILE_BYTES = 8 << 20
 _READ_THREADS = 256
 _READ_LOADS = (2, 4, 8)
@@ -99,7 +98,7 @@ def all_variants(rows: int, n: int) -> list[tuple[Form, str]]:
     """Every form that applies to the shape over every layout."""
     variants = [(form, layout) for form in forms_for(n, rows) for layout in LAYOUTS]
     form = variants[-1][0]
-    return variants + ([(form, STAGED)] if staged_bytes(form, n) <= _SHARED_LIMIT else [])
+    return variants + ([(form, STAGED)] if can_stage(form, n) else [])
 
 
 def _measure(rows: int, n: int, l2_bytes: int, variants: list[tuple[Form, str]], replays: int) -> ShapeTimings:

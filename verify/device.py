@@ -17,6 +17,8 @@ from repack.errors import EnvironmentFailure
 from verify.forms import Form
 from verify.kernels import OPTIONS, source
 
+SHARED_BYTES = 48 << 10
+"""What every GPU grants a block without being asked for more."""
 WITHOUT_GPU = "or run with --device cpu"
 INSTALL = "install `gguf-dpl[cuda13]` (driver 580 or newer) or `gguf-dpl[cuda12]` (driver 525 or newer)"
 _FIRST_KERNEL = 'extern "C" __global__ void first(int* out) { *out = 42; }'
@@ -172,6 +174,11 @@ def decoder(form: Form, layout: str) -> Callable[[Any, Any, Any, int, int], None
 def staged_bytes(form: Form, n: int) -> int:
     """Shared memory that the staged native kernel needs (see row.cu)."""
     return form.rows_per_block * ((210 * n + 47) // 16) * 16
+
+
+def can_stage(form: Form, n: int) -> bool:
+    """Say whether the staged native kernel can run: form `row`, and the rows of a block fit into shared memory."""
+    return form.name == "row" and staged_bytes(form, n) <= SHARED_BYTES
 
 
 @cache

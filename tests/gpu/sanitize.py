@@ -13,7 +13,7 @@ import numpy as np
 from tests.gpu.test_decode import EXTRA_FORMS, rows_of
 from tests.q6k_rows import random_rows
 from verify.activations import pack_quarters, seeded
-from verify.device import decoder, preflight, tool
+from verify.device import can_stage, decoder, preflight, tool
 from verify.forms import forms_for
 from verify.gpu import check_tensor
 
@@ -31,7 +31,7 @@ def main() -> int:
         staged[: native.size].set(native.reshape(-1))
         out, activations = cupy.empty(rows, np.uint32), cupy.asarray(pack_quarters(vector))
         for form in forms:
-            if form.name == "row":
+            if can_stage(form, n):
                 decoder(form, "staged")(staged, activations, out, rows, n)
         for loads in (2, 4, 8):
             grid = -(-staged.nbytes // (16 * 256 * loads))

@@ -18,7 +18,7 @@ def test_a_shape_is_measured_whole() -> None:
     result = measure(rows, n, info.l2_bytes, replays=3)
     assert result.identical
     assert result.launches >= 30
-    assert result.copies * 210 * n * rows > 5 * info.l2_bytes
+    assert result.copies * 224 * n * rows > 5 * info.l2_bytes  # padded needs the fewest copies
     expected = {(str(form), layout) for form, layout in all_variants(rows, n)}
     expected |= {("read", layout) for layout in ("native", "padded", "dpl")}
     assert {(timing.form, timing.layout) for timing in result.timings} == expected
