@@ -78,14 +78,14 @@ class Console:
         self._rich(Text(text, style="bold green" if good else "bold red"))
 
     def _rich(self, thing: Any) -> None:
-        """Let rich draw something as the stream allows; without a terminal as wide as it gets."""
+        """Let rich draw something as the stream allows, after an empty line; without a terminal as wide as it gets."""
         from rich.console import Console as Rich  # noqa: PLC0415
 
         out = self._tables_to
         rich = Rich(file=out, width=None if out.isatty() else 1 << 16, markup=False, emoji=False, highlight=False)
         with rich.capture() as page:  # rich would end the process if the reader has gone
             rich.print(thing)
-        _write(out, "".join(f"{line.rstrip()}\n" for line in page.get().splitlines()))
+        _write(out, "\n" + "".join(f"{line.rstrip()}\n" for line in page.get().splitlines()))
 
     def meter(self, label: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
         """Progress over `total` bytes: a bar in a terminal, else a line every few seconds. Yields the callback."""

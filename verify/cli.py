@@ -41,6 +41,13 @@ def _parser() -> Parser:
     )
     parser.add_argument("--no-bench", action="store_true", help="do not measure bandwidth")
     parser.add_argument("--env", action="store_true", help="show versions, GPU and driver, and exit")
+    parser.add_argument(
+        "--expect-sha256",
+        action="append",
+        default=[],
+        metavar="HEX",
+        help="SHA-256 that the model file must have; once for each shard, in their order",
+    )
     parser.add_argument("--rows", default="64", metavar="N|all", help="rows of each tensor to decode (default: 64)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of rows and activations (default: 0)")
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads (default: processors, <= 4)")
@@ -69,10 +76,13 @@ def _command(arguments: Sequence[str]) -> int:
     console = Console(quiet=options.quiet, data_only=options.json == "-")
 
     from repack.plan import compiled  # noqa: PLC0415 - NumPy and gguf, 0.25 s that --help need not pay
+    from verify.provenance import parse_sha256  # noqa: PLC0415
     from verify.report import deliver, prepare_reports  # noqa: PLC0415
     from verify.run import Options, verify  # noqa: PLC0415
 
     model, sidecar = (None, *options.paths) if len(options.paths) == 1 else options.paths
+    if options.expect_sha256 and model is None:
+        raise UsageError("--expect-sha256 is about the model, and none is given", expected="MODEL.gguf MODEL.dpl")
     chosen = Options(
         include=tuple(compiled(options.include, "include")),
         rows=rows,
@@ -82,6 +92,7 @@ def _command(arguments: Sequence[str]) -> int:
         require_gpu=options.require_gpu,
         forms=forms,
         bench=not options.no_bench,
+        expect_sha256=tuple(map(parse_sha256, options.expect_sha256)),
     )
     prepare_reports(options, model, sidecar)
     verdict = verify(model, sidecar, chosen, console.meter)

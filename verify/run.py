@@ -24,6 +24,7 @@ from verify.device import DeviceInfo, preflight
 from verify.environment import versions
 from verify.forms import FORM_NAMES
 from verify.pairs import Files, Pair, opened, row_name
+from verify.provenance import check_provenance
 from verify.verdict import STAGES, Checked, Status, Verdict
 
 Meter = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
@@ -46,6 +47,8 @@ class Options:
     require_gpu: bool = False
     forms: tuple[str, ...] = FORM_NAMES
     bench: bool = True
+    expect_sha256: tuple[str, ...] = ()
+    """The SHA-256 of each of the model's files, in the order of its shards; none means that it is not looked at."""
 
 
 def verify(model: Path | None, sidecar: Path, options: Options, meter: Meter) -> Verdict:
@@ -60,6 +63,7 @@ def verify(model: Path | None, sidecar: Path, options: Options, meter: Meter) ->
         "require_gpu": options.require_gpu,
         "forms": list(options.forms),
         "bench": options.bench,
+        "expect_sha256": list(options.expect_sha256),
     }
     verdict.environment = versions()
     stage = "decode"
@@ -113,6 +117,8 @@ def _find_gpu(options: Options, verdict: Verdict, model: Path | None) -> _Gpu:
 def _run_stages(
     index: GGUFIndex | None, files: Files, options: Options, gpu: _Gpu, meter: Meter, verdict: Verdict
 ) -> None:
+    if options.expect_sha256:
+        check_provenance(options.expect_sha256, files, meter, verdict)
     header = check_sidecar(files, verdict)
     if header is None:
         return
@@ -135,6 +141,8 @@ def _run_stages(
             pair.entry.dpl_nbytes,
             pair.entry.nonfinite_d,
             pair.entry.zero_d,
+            pair.entry.native_sha256,
+            pair.entry.sha256,
         )
         for pair in pairs
     ]
@@ -194,7 +202,7 @@ def _fill_in(verdict: Verdict, model: Path | None) -> None:
     ended = any(outcome.status is Status.FAILED and outcome.tensor is None for outcome in verdict.outcomes)
     for stage in STAGES:
         if not any(True for _ in verdict.of(stage)):
-            if model is None and stage in {"selection", "source", "bytes", "oracle"}:
+            if model is None and stage in {"selection", "source", "provenance", "bytes", "oracle"}:
                 verdict.skipped(stage, "no model given")
             else:
                 verdict.skipped(stage, "an earlier stage failed" if ended else "not asked for")

@@ -19,6 +19,7 @@ STAGES = (
     "alignment",
     "selection",
     "source",
+    "provenance",
     "digests",
     "bytes",
     "padding",
@@ -60,6 +61,9 @@ class Checked:
     dpl_nbytes: int
     nonfinite_d: int
     zero_d: int
+    native_sha256: str = ""
+    """What the manifest says; stage digests compares it with the bytes."""
+    sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def speed_section(verdict: Verdict) -> Markup:
     """Decode speeds of every shape that was measured; nothing if none was."""
     if not verdict.bandwidth:
         return Markup()
-    fastest = max(timing.content for shape in verdict.bandwidth for timing in shape.timings)
+    fastest = 1.005 * max(timing.content for shape in verdict.bandwidth for timing in shape.timings)
     legend = element(
         "p",
         "Content read per second, 210 bytes a super-block; cold. The line ",

@@ -24,7 +24,7 @@ from verify.reports.summary import (
 )
 from verify.verdict import STAGES, Status, Verdict
 
-_BETWEEN = {False: " = ", True: " &middot; "}
+_BETWEEN = {False: "=", True: "&middot;"}
 _MARKS = {Status.PASSED: "&#10003;", Status.FAILED: "&#10007;", Status.SKIPPED: "&#8211;"}
 
 
@@ -62,11 +62,8 @@ def _digest(text: str) -> str:
 
 def _header(verdict: Verdict, names: list[str]) -> Markup:
     word, _, sentence = closing_line(verdict).partition(": ")
-    title = (
-        names[:1]
-        if len(names) == 1
-        else [names[0], element("span", Markup(_BETWEEN[bool(verdict.exit_code)]), class_="equals"), names[1]]
-    )
+    between = element("span", Markup(_BETWEEN[bool(verdict.exit_code)]), class_="equals")
+    title = Markup(between.join(element("span", name) for name in names))
     facts = [
         ("tensors", f"{len(verdict.tensors):,}"),
         ("bytes compared", f"{verdict.bytes_compared:,}"),
@@ -76,7 +73,7 @@ def _header(verdict: Verdict, names: list[str]) -> Markup:
     return element(
         "header",
         element("p", word, class_="badge"),
-        element("h1", *title),
+        element("h1", title),
         element("p", sentence, class_="sentence"),
         element("p", meaning(verdict), class_="meaning"),
         element("dl", *(element("div", element("dt", key), element("dd", value)) for key, value in facts)),
@@ -116,7 +113,7 @@ def _mark(status: Status, detail: str) -> Markup:
 
 
 def _tensors(verdict: Verdict) -> Markup:
-    summaries = tensors(verdict)
+    summaries = sorted(tensors(verdict), key=lambda summary: summary.status is not Status.FAILED)
     if not summaries:
         return Markup()
     shown_stages = [stage for stage in STAGES if any(stage in summary.outcomes for summary in summaries)]

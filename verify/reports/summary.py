@@ -105,9 +105,11 @@ def meaning(verdict: Verdict) -> str:
             "The sidecar is intact: its data matches its own manifest. Whether it equals a GGUF model was not looked "
             "at; verify it together with the model."
         )
-    parts = ["The sidecar holds the bytes of this GGUF file's Q6_K tensors, every one of them."]
+    left_out = "; ".join(outcome.detail for outcome in verdict.of("selection") if outcome.detail)
+    scope = f"({left_out})" if left_out else "every one of them"
+    parts = [f"The sidecar holds the bytes of this GGUF file's Q6_K tensors, {scope}."]
     if verdict.options.get("include"):
-        parts = ["For the tensors chosen by --include, the sidecar holds the bytes of this GGUF file."]
+        parts = ["The tensors chosen by --include have the bytes of this GGUF file; others were not looked at."]
     if any(outcome.status is Status.PASSED for outcome in verdict.of("provenance")):
         parts.append("The file has the SHA-256 that was expected; whose digest that is, this tool cannot know.")
     else:
@@ -127,7 +129,8 @@ def _stage(stage: str, outcomes: list[Outcome]) -> StageSummary:
     details = {outcome.detail for outcome in matching}
     detail = plain(matching[0].detail) if len(details) == 1 else ""
     if any(outcome.tensor is not None for outcome in outcomes):
-        detail = f"{len(matching)} of {len(outcomes)}" + (f": {detail}" if detail else "")
+        told = detail and status is not Status.FAILED  # failures are told one by one
+        detail = f"{len(matching)} of {len(outcomes)}" + (f": {detail}" if told else "")
     return StageSummary(stage, status, counts, detail)
 
 

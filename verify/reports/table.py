@@ -54,9 +54,8 @@ def _facts(verdict: Verdict, console: Console) -> None:
             ("padded", f"{total.padded:,} bytes, {dead(total.padded, total.native)}"),
             ("dpl", f"{total.dpl:,} bytes, {dead(total.dpl, total.native)}"),
         ]
-    for key in ("device", "gpu", "GPU"):
-        if key in verdict.environment:
-            facts.append((key.lower(), plain(verdict.environment[key])))
+    if "gpu name" in verdict.environment:
+        facts.append(("gpu", plain(verdict.environment["gpu name"])))
     if not verdict.exit_code:
         facts.append(("proves", meaning(verdict)))
     if facts:
