@@ -82,10 +82,12 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 
 
 def _bandwidth(verdict: Verdict) -> list[dict[str, Any]]:
+    times = {(use.rows, use.n): use.times for use in verdict.uses}
     return [
         {
             "rows": shape.rows,
             "n": shape.n,
+            "uses_per_token": times.get((shape.rows, shape.n)),
             "fits_l2": shape.fits_l2,
             "copies": shape.copies,
             "launches": shape.launches,

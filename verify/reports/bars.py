@@ -43,17 +43,18 @@ def speed_section(verdict: Verdict) -> Markup:
         " is the ceiling: a kernel that only reads the same bytes.",
         class_="legend",
     )
-    shapes = [_shape(shape, fastest) for shape in verdict.bandwidth]
+    times = {(use.rows, use.n): use.times for use in verdict.uses}
+    shapes = [_shape(shape, times.get((shape.rows, shape.n)), fastest) for shape in verdict.bandwidth]
     return element("section", element("h2", "Decode speed"), legend, *shapes)
 
 
-def _shape(shape: ShapeTimings, fastest: float) -> Markup:
+def _shape(shape: ShapeTimings, times: int | None, fastest: float) -> Markup:
     ceilings = {timing.layout: timing for timing in shape.timings if timing.form == _READ}
     forms: dict[str, list[Timing]] = {}
     for timing in shape.timings:
         if timing.form != _READ:
             forms.setdefault(timing.form, []).append(timing)
-    notes = []
+    notes = [f"{times} a token"] if times else []
     if shape.fits_l2:
         notes.append("fits the L2: in use it may be read from there")
     if not shape.identical:
