@@ -20,8 +20,8 @@ struct Unit {
 template <class L>
 __device__ __forceinline__ Unit load_unit(const u8* row, const u8* activations, int n, int u) {
     const int block = u >> 3, half = u >> 2 & 1, group = u & 3;
-    const u8* ql = L::at(row, n, block, QL, 128) + 64 * half + 32 * (group & 1);
-    const u8* qh = L::at(row, n, block, QH, 64) + 32 * half;
+    const u8* ql = row + L::at(n, block, QL, 128) + 64 * half + 32 * (group & 1);
+    const u8* qh = row + L::at(n, block, QH, 64) + 32 * half;
     const u8* x = activations + 32LL * u;
     Unit unit;
     for (int i = 0; i < 2; ++i) {
@@ -29,8 +29,8 @@ __device__ __forceinline__ Unit load_unit(const u8* row, const u8* activations, 
         unit.qh[i] = L::load16(qh + 16 * i);
         unit.x[i] = __ldg((const uint4*)(x + 16 * i));
     }
-    unit.scales = L::load2(L::at(row, n, block, SCALES, 16) + 8 * half + 2 * group);
-    unit.d = L::load2(L::at(row, n, block, D, 2));
+    unit.scales = L::load2(row + L::at(n, block, SCALES, 16) + 8 * half + 2 * group);
+    unit.d = L::load2(row + L::at(n, block, D, 2));
     unit.d8 = __ldg((const u16*)(activations + 256LL * n + 2LL * u));
     unit.group = group;
     return unit;
@@ -59,23 +59,24 @@ __device__ __forceinline__ void loop(const u8* weights, const u8* activations, f
     if (threadIdx.x == 0) out[blockIdx.x] = sum;
 }
 
-// For 256 < 8 n <= 512: every thread has one or two units, and issues the loads of both before it uses either.
+// For 256 < 8 n <= 512: a thread has one or two units, and issues the loads of both before it uses either. One that has
+// no second unit loads the row's last and does not use it: a branch would hold the loads behind it back.
 template <class L>
 __device__ __forceinline__ void pf(const u8* weights, const u8* activations, float* out, int n) {
     const u8* row = weights + (long long)blockIdx.x * L::stride(n);
-    const int u = threadIdx.x;
-    const bool two = u + THREADS < 8 * n;
+    const int u = threadIdx.x, last = 8 * n - 1;
     const Unit first = load_unit<L>(row, activations, n, u);
-    Unit second;
-    if (two) second = load_unit<L>(row, activations, n, u + THREADS);
+    const Unit second = load_unit<L>(row, activations, n, min(u + THREADS, last));
     float sum = __fadd_rn(0.0f, unit_value(first));
-    if (two) sum = __fadd_rn(sum, unit_value(second));
+    const float value = unit_value(second);
+    if (u + THREADS <= last) sum = __fadd_rn(sum, value);
     sum = sum_lanes<THREADS, THREADS>(sum);
     if (threadIdx.x == 0) out[blockIdx.x] = sum;
 }
 
+// See row.cu for the 1: pf is pf only if the compiler leaves the loads where they are.
 #define KERNEL(form, name, Layout)                                                                               \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                                        \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                     \
         form##_##name(const u8* weights, const u8* activations, float* out, long long, int n) {                  \
         form<Layout>(weights, activations, out, n);                                                              \
     }

@@ -1,6 +1,7 @@
 // Q6_K rows in device memory: the four places they may lie in, and the loads that each place allows.
 //
-// A layout says where a field of a super-block stands (`at`) and how 16, 8 and 2 bytes are read from there.
+// A layout says where in its row a field of a super-block stands (`at`, bytes) and how 16, 8 and 2 bytes are read there.
+// Rows are found with 64-bit arithmetic; within a row (less than 2^31 bytes) 32 bits do, and cost half the instructions.
 // The decode bodies know nothing else about it, so all layouts of a form run the same arithmetic.
 
 typedef unsigned char u8;
@@ -29,24 +30,24 @@ struct Aligned {
 // Dense split planes: [ql: 128 n][qh: 64 n][scales: 16 n][d: 2 n][pad].
 struct Dpl : Aligned {
     static __device__ __forceinline__ long long stride(int n) { return (BLOCK_BYTES * (long long)n + 15) & ~15LL; }
-    static __device__ __forceinline__ const u8* at(const u8* row, int n, int block, int field, int size) {
-        return row + (long long)field * n + (long long)size * block;
+    static __device__ __forceinline__ u32 at(int n, int block, int field, int size) {
+        return (u32)(field * n + size * block);
     }
 };
 
 // Blocks padded to 224 bytes.
 struct Padded : Aligned {
     static __device__ __forceinline__ long long stride(int n) { return PADDED_BYTES * (long long)n; }
-    static __device__ __forceinline__ const u8* at(const u8* row, int, int block, int field, int) {
-        return row + (long long)PADDED_BYTES * block + field;
+    static __device__ __forceinline__ u32 at(int, int block, int field, int) {
+        return (u32)(PADDED_BYTES * block + field);
     }
 };
 
 // Blocks as in the GGUF. Every second one starts 2 bytes off a word, so nothing wider than 2 bytes may be read.
 struct Native {
     static __device__ __forceinline__ long long stride(int n) { return BLOCK_BYTES * (long long)n; }
-    static __device__ __forceinline__ const u8* at(const u8* row, int, int block, int field, int) {
-        return row + (long long)BLOCK_BYTES * block + field;
+    static __device__ __forceinline__ u32 at(int, int block, int field, int) {
+        return (u32)(BLOCK_BYTES * block + field);
     }
     static __device__ __forceinline__ u16 load2(const u8* p) { return __ldg((const u16*)p); }
     static __device__ __forceinline__ u32 load4(const u8* p) { return load2(p) | (u32)load2(p + 2) << 16; }

@@ -22,21 +22,21 @@ struct Quarter {
 template <class L>
 __device__ __forceinline__ Quarter load_quarter(const u8* row, int n, int k) {
     const int block = k >> 2, half = k >> 1 & 1, column = 16 * (k & 1);
-    const u8* ql = L::at(row, n, block, QL, 128) + 64 * half + column;
+    const u8* ql = row + L::at(n, block, QL, 128) + 64 * half + column;
     Quarter quarter;
     quarter.low = L::load16(ql);
     quarter.high = L::load16(ql + 32);
-    quarter.top = L::load16(L::at(row, n, block, QH, 64) + 32 * half + column);
-    quarter.scales = L::load8(L::at(row, n, block, SCALES, 16) + 8 * half);
-    quarter.d = L::load2(L::at(row, n, block, D, 2));
+    quarter.top = L::load16(row + L::at(n, block, QH, 64) + 32 * half + column);
+    quarter.scales = L::load8(row + L::at(n, block, SCALES, 16) + 8 * half);
+    quarter.d = L::load2(row + L::at(n, block, D, 2));
     return quarter;
 }
 
 // d (d8[0] t0 + d8[1] t1 + d8[2] t2 + d8[3] t3) with t = scale (dot(q, x) - 32 sum(x)), |t| <= 2^23 and exact; the -32
 // is taken out of the loop over the weights by the sums that come with the activations.
 __device__ __forceinline__ float quarter_value(const Quarter& quarter, const u8* activations, int n, int k) {
-    const uint4* x = (const uint4*)activations + k;
-    const long long plane = 4LL * n;
+    const uint4* x = (const uint4*)(activations + (u32)(16 * k));
+    const u32 plane = 4 * n;
     const uint4 meta = __ldg(x + 4 * plane);
     const int odd = 8 * (k & 1);
     const u32 scales01 = quarter.scales.x >> odd, scales23 = quarter.scales.y >> odd;
@@ -55,19 +55,21 @@ __device__ __forceinline__ float quarter_value(const Quarter& quarter, const u8*
     return __fmul_rn(half_to_float(quarter.d), sum);
 }
 
-// One lane's share of a row: quarters lane, lane + LANES, ..., added in this order whatever QUARTERS is.
+// One lane's share of a row: quarters lane, lane + LANES, ..., added in this order whatever QUARTERS is. Lanes that have
+// no quarter left load the row's last one again and do not use it: so nothing branches, and all loads fly together.
 template <class L>
 __device__ __forceinline__ float lane_sum(const u8* row, const u8* activations, int n, int lane) {
     float sum = 0.0f;
-    for (int first = lane; first < 4 * n; first += LANES * QUARTERS) {
+    for (int first = lane; first - lane < 4 * n; first += LANES * QUARTERS) {
         Quarter quarters[QUARTERS];
 #pragma unroll
-        for (int i = 0; i < QUARTERS; ++i)
-            if (first + i * LANES < 4 * n) quarters[i] = load_quarter<L>(row, n, first + i * LANES);
+        for (int i = 0; i < QUARTERS; ++i) quarters[i] = load_quarter<L>(row, n, min(first + i * LANES, 4 * n - 1));
 #pragma unroll
-        for (int i = 0; i < QUARTERS; ++i)
-            if (first + i * LANES < 4 * n)
-                sum = __fadd_rn(sum, quarter_value(quarters[i], activations, n, first + i * LANES));
+        for (int i = 0; i < QUARTERS; ++i) {
+            const int k = first + i * LANES;
+            const float value = quarter_value(quarters[i], activations, n, min(k, 4 * n - 1));
+            if (k < 4 * n) sum = __fadd_rn(sum, value);
+        }
     }
     return sum;
 }
@@ -84,13 +86,15 @@ __device__ __forceinline__ void store(float sum, float* out, long long row, long
 template <class L>
 __device__ __forceinline__ void decode(const u8* weights, const u8* activations, float* out, long long rows, int n) {
     const long long row = row_index();
-    float sum = 0.0f;
-    if (row < rows) sum = lane_sum<L>(weights + row * L::stride(n), activations, n, threadIdx.x % LANES);
+    const u8* mine = weights + (row < rows ? row : rows - 1) * L::stride(n);
+    const float sum = lane_sum<L>(mine, activations, n, threadIdx.x % LANES);
     store(sum, out, row, rows);
 }
 
+// One block a multiprocessor is all that is asked for: aiming for more, the compiler saves registers by sinking loads to
+// their first use, behind the wait for other loads.
 #define KERNEL(name, Layout)                                                                                     \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                                        \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                     \
         row_##name(const u8* weights, const u8* activations, float* out, long long rows, int n) {                \
         decode<Layout>(weights, activations, out, rows, n);                                                      \
     }
@@ -120,18 +124,16 @@ __device__ __forceinline__ void wait_for_copies() {
 // shared memory and the row is decoded there. What it needs is a buffer whose base is aligned and whose end is rounded
 // up to 16 bytes. The baseline to beat for anyone who may not repack.
 // Shared memory: THREADS / LANES times (210 n + 47) / 16 items (up to 14 bytes before the row, and a word after it).
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     row_staged(const u8* weights, const u8* activations, float* out, long long rows, int n) {
     extern __shared__ uint4 stage[];
     const int lane = threadIdx.x % LANES;
-    const long long row = row_index();
-    const long long start = row * Native::stride(n), end = start + Native::stride(n);
+    const long long row = row_index(), source = row < rows ? row : rows - 1;
+    const long long start = source * Native::stride(n), end = start + Native::stride(n);
     uint4* mine = stage + threadIdx.x / LANES * ((BLOCK_BYTES * n + 47) / 16);
-    if (row < rows)
-        for (long long item = start / 16 + lane; item < (end + 15) / 16; item += LANES)
-            copy16(mine + (item - start / 16), (const uint4*)weights + item);
+    for (long long item = start / 16 + lane; item < (end + 15) / 16; item += LANES)
+        copy16(mine + (item - start / 16), (const uint4*)weights + item);
     wait_for_copies();
-    float sum = 0.0f;
-    if (row < rows) sum = lane_sum<Staged>((const u8*)mine + start % 16, activations, n, lane);
+    const float sum = lane_sum<Staged>((const u8*)mine + start % 16, activations, n, lane);
     store(sum, out, row, rows);
 }

@@ -8,7 +8,7 @@ extern "C" __global__ void pad(const u8* native, u8* padded, int n) {
     uint4* target = (uint4*)(padded + (long long)blockIdx.x * Padded::stride(n));
     for (int item = threadIdx.x; item < 14 * n; item += blockDim.x) {
         const int block = item / 14, column = item % 14 * 16;
-        const u8* bytes = Native::at(source, n, block, column, 0);
+        const u8* bytes = source + Native::at(n, block, column, 0);
         target[item] = column < D ? Native::load16(bytes) : make_uint4(Native::load2(bytes), 0, 0, 0);
     }
 }
@@ -25,7 +25,7 @@ extern "C" __global__ void compare(const u8* native, const u8* dpl, u64* first, 
             const int shift = field == QL ? 7 : field == QH ? 6 : field == SCALES ? 4 : 1;  // log2 of its bytes a block
             const long long offset = byte - field * blocks;
             const int column = field + (int)(offset & ((1 << shift) - 1));
-            expected = Native::load2(Native::at(row, n, (int)(offset >> shift), column, 0));
+            expected = Native::load2(row + Native::at(n, (int)(offset >> shift), column, 0));
         }
         if (Dpl::load2(dpl + start + byte) != expected) atomicMin(first, (u64)(start + byte));
     }
