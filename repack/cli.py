@@ -39,6 +39,7 @@ def _parser() -> Parser:
         "--threads", type=int, default=0, metavar="N", help="packing threads (default: processors, <= 4)"
     )
     parser.add_argument("--force", action="store_true", help="replace an existing file")
+    parser.add_argument("--restore", action="store_true", help="MODEL.dpl to a GGUF of its tensors: the way back")
     parser.add_argument("--dry-run", action="store_true", help="show what would be done, write nothing")
     parser.add_argument("--json", metavar="FILE", help="write the result as JSON, - for standard output")
     parser.add_argument("--quiet", action="store_true", help="no table, no progress")
@@ -55,6 +56,8 @@ def _command(arguments: Sequence[str]) -> int:
     if not 0 <= options.threads <= 256:
         raise UsageError("--threads is out of range", found=options.threads, expected="1 to 256")
     console = Console(quiet=options.quiet, data_only=options.json == "-")
+    if options.restore:
+        return _restore(options, console)
 
     from repack.plan import make_plan  # noqa: PLC0415 - NumPy and gguf, 0.25 s that --help need not pay
     from repack.report import Report  # noqa: PLC0415
@@ -83,6 +86,25 @@ def _convert(plan: Plan, options: Namespace, console: Console) -> Conversion:
 
     with console.meter("converting", plan.ledger.native) as progress:
         return convert(plan, options.output, threads=options.threads, force=options.force, progress=progress)
+
+
+def _restore(options: Namespace, console: Console) -> int:
+    for name in ("include", "exclude", "threads", "dry_run", "json"):
+        if getattr(options, name):
+            raise UsageError(f"--{name.replace('_', '-')} does not go with --restore")
+    from repack.restore import restore  # noqa: PLC0415
+    from repack.sidecar import Sidecar  # noqa: PLC0415
+
+    with Sidecar(options.model) as sidecar:
+        total = sum(entry.nbytes for entry in sidecar.manifest.tensors)
+    with console.meter("restoring", total) as progress:
+        done = restore(options.model, options.output, force=options.force, progress=progress)
+    facts = [
+        ("tensors", f"{len(done.manifest.tensors)} Q6_K, {total:,} bytes, digests as in the manifest"),
+        ("GGUF", f"{done.gguf_bytes:,} bytes in {done.seconds:.2f} s, {total / done.seconds / 1e9:.2f} GB/s"),
+    ]
+    console.facts(f"{shown(options.model.name)} -> {shown(done.path.name)}", facts)
+    return PROVEN
 
 
 def _summary(plan: Plan, conversion: Conversion | None, console: Console) -> None:
