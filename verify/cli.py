@@ -48,7 +48,7 @@ def _parser() -> Parser:
         metavar="HEX",
         help="SHA-256 that the model file must have; once for each shard, in their order",
     )
-    parser.add_argument("--rows", default="64", metavar="N|all", help="rows of each tensor to decode (default: 64)")
+    parser.add_argument("--rows", default="16", metavar="N|all", help="rows of each tensor to decode (default: 16)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of rows and activations (default: 0)")
     parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads (default: processors, <= 4)")
     parser.add_argument("--json", metavar="FILE", help="write the verdict as JSON, - for standard output")

@@ -1,4 +1,7 @@
-"""Stage decode: the kernels' arithmetic on both layouts, bit for bit, on the GPU or emulated on the CPU.
+"""Stages oracle and decode: what the rows of both files are worth, to float64 and to the kernels' bits.
+
+Oracle: sampled rows of the sidecar, unpacked and dequantized by gguf, against the model's rows in float64. Decode: the
+kernels' arithmetic on both layouts, bit for bit, on the GPU or emulated on the CPU.
 
 On a GPU every row of every tensor is decoded from the native, the padded and the dpl layout, and a sample of rows is
 compared with the CPU's emulation as well. On the CPU the sample alone is decoded, or all rows on request. Either way
@@ -45,9 +48,12 @@ def check_decode(pairs: Sequence[Pair], files: Files, request: Request, verdict:
     for pair in pairs:
         name = pair.entry.name
         if pair.source is None or not pair.entry.nbytes:
-            verdict.skipped("decode", "nothing to compare", name)
+            for stage in ("oracle", "decode"):
+                verdict.skipped(stage, "nothing to compare", name)
         elif broken:
-            verdict.skipped("decode", f"not checked, the GPU failed at {broken}", name, EnvironmentFailure.exit_code)
+            for stage in ("oracle", "decode"):
+                why = f"not checked, the GPU failed at {broken}"
+                verdict.skipped(stage, why, name, EnvironmentFailure.exit_code)
         else:
             try:
                 _check_tensor(pair, files, request, verdict)
@@ -62,7 +68,7 @@ def _check_tensor(pair: Pair, files: Files, request: Request, verdict: Verdict) 
     forms = forms_for(entry.n, entry.rows, request.forms)
     sample = oracle.sample_rows(entry.rows, request.rows or entry.rows, request.seed)
     where = f"{files.sidecar_name}: tensor {shown(entry.name)}"
-    emulated = _emulate(pair, files, sample, vectors, forms, where)
+    emulated = _emulate(pair, files, sample, vectors, forms, verdict)
     decoded = None
     if request.gpu is not None:
         result = request.gpu(_rows_of(pair, files), vectors, forms)
@@ -87,22 +93,45 @@ def _emulate(
     sample: npt.NDArray[np.int64],
     vectors: Sequence[Activations],
     forms: Sequence[Form],
-    where: str,
+    verdict: Verdict,
 ) -> dict[Form, Bits]:
-    """Decode the sampled rows of both files by the contract; raises Differs unless they agree, and with float64."""
-    n = pair.entry.n
+    """Look closely at the sampled rows: stage oracle, then their outputs by the contract.
+
+    Raises Differs, after all rows, unless the outputs of both files agree with each other and with float64.
+    """
+    from gguf.constants import GGMLQuantizationType  # noqa: PLC0415 - only these stages need them
+    from gguf.quants import dequantize  # noqa: PLC0415
+
+    n, where = pair.entry.n, f"{files.sidecar_name}: tensor {shown(pair.entry.name)}"
     outputs: dict[Form, list[Bits]] = {form: [] for form in forms}
+    worst, worst_row, first_wrong = 0.0, 0, None
     step = max(1, (16 << 20) // (256 * n * 8))
     for start in range(0, len(sample), step):
         rows = sample[start : start + step]
-        native = files.native_rows(pair, rows)
+        native, unpacked = files.native_rows(pair, rows), files.unpacked_rows(pair, rows)
+        exact = oracle.dequantize(native, n)
+        with np.errstate(invalid="ignore", over="ignore"):  # Inf and NaN in d are the model's, and meant
+            row, error = oracle.worst_error(dequantize(unpacked, GGMLQuantizationType.Q6_K), exact)
+        if not error <= worst:
+            worst, worst_row = error, int(rows[row])
         from_native = decode_forms(native, n, vectors, forms)
-        from_dpl = decode_forms(files.unpacked_rows(pair, rows), n, vectors, forms)
-        for form in forms:
-            bits = as_bits(from_native[form])
-            _compare(as_bits(from_dpl[form]), bits, rows, pair, f"{form} from the sidecar", "the model", where)
-            _compare_exact(from_native[form][0], native, vectors[0], rows, pair, form, where)
-            outputs[form].append(bits)
+        from_dpl = from_native if np.array_equal(native, unpacked) else decode_forms(unpacked, n, vectors, forms)
+        try:
+            for form in forms:
+                bits = as_bits(from_native[form])
+                _compare(as_bits(from_dpl[form]), bits, rows, pair, f"{form} from the sidecar", "the model", where)
+                outputs[form].append(bits)
+            _compare_exact({form: from_native[form][0] for form in forms}, exact, vectors[0], rows, pair, where)
+        except Differs as error_found:
+            first_wrong = first_wrong or error_found
+    if worst <= oracle.TOLERANCE:
+        verdict.passed("oracle", pair.entry.name, f"{len(sample)} rows, error {worst:.1e} of the norm")
+    else:
+        what = f"{row_name(pair.entry.ne, worst_row)} dequantizes differently, error {worst:.1e} of the norm"
+        differs = Differs(what, where=where, expected=f"<= {oracle.TOLERANCE:.0e}")
+        verdict.failed("oracle", differs, pair.entry.name)
+    if first_wrong:
+        raise first_wrong
     return {form: np.concatenate(parts, axis=1) for form, parts in outputs.items()}
 
 
@@ -120,30 +149,30 @@ def _compare(
 
 
 def _compare_exact(
-    outputs: npt.NDArray[np.float32],
-    native: Bytes,
+    outputs: dict[Form, npt.NDArray[np.float32]],
+    weights: npt.NDArray[np.float64],
     vector: Activations,
     rows: npt.NDArray[np.int64],
     pair: Pair,
-    form: Form,
     where: str,
 ) -> None:
     """The float32 outputs against float64: within 1e-5 of the norms, and not finite exactly where d is not."""
-    weights, values = oracle.dequantize(native, pair.entry.n), vector.values()
+    values = vector.values()
     with np.errstate(invalid="ignore"):
         exact = weights @ values
     finite = np.isfinite(exact)
     norms = np.linalg.norm(np.where(finite[:, None], weights, 0), axis=1) * np.linalg.norm(values)
-    errors = np.abs(np.where(finite, outputs, 0).astype(np.float64) - np.where(finite, exact, 0))
-    wrong = (errors > oracle.TOLERANCE * norms) | (np.isfinite(outputs) != finite)
-    if wrong.any():
-        at = int(wrong.argmax())
-        raise Differs(
-            f"{form} is not the product of weights and activations in {row_name(pair.entry.ne, int(rows[at]))}",
-            where=where,
-            found=float(outputs[at]),
-            expected=float(exact[at]),
-        )
+    for form, found in outputs.items():
+        errors = np.abs(np.where(finite, found, 0).astype(np.float64) - np.where(finite, exact, 0))
+        wrong = (errors > oracle.TOLERANCE * norms) | (np.isfinite(found) != finite)
+        if wrong.any():
+            at = int(wrong.argmax())
+            raise Differs(
+                f"{form} is not the product of weights and activations in {row_name(pair.entry.ne, int(rows[at]))}",
+                where=where,
+                found=float(found[at]),
+                expected=float(exact[at]),
+            )
 
 
 def _rows_of(pair: Pair, files: Files) -> TensorRows:
