@@ -36,6 +36,8 @@ def prepare(reports: Mapping[str, str], taken: Mapping[str, Path]) -> None:
         for what, other in others.items():
             if _same(path, other):
                 raise UsageError(f"is {what}, which a report must not overwrite", where=where)
+            if _same(Path(f"{path}{PARTIAL}"), other):
+                raise UsageError(f"with {PARTIAL} is {what}, which a report must not overwrite", where=where)
         others[f"the file of {option}"] = path
     for _, path in paths:
         if not path.is_symlink():

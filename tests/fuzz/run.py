@@ -1,0 +1,30 @@
+"""Coverage-guided fuzzing with atheris: python -m tests.fuzz.run TARGET CORPUS [options of libFuzzer].
+
+Needs the package atheris, which is not among the project's test tools. TARGET: gguf_index, sidecar or verify_checks.
+CORPUS: a folder, made and seeded if it is not there. docs/reliability.md has the limits and the results.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import atheris
+
+with atheris.instrument_imports(include=["repack", "verify"], enable_loader_override=False):
+    from tests.fuzz.targets import SEEDS, TARGETS
+
+
+def main() -> None:
+    """Fuzz until libFuzzer's limits end it."""
+    name, corpus, *options = sys.argv[1:]
+    folder = Path(corpus)
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, seed in enumerate(SEEDS[name]):
+        (folder / f"seed-{number}").write_bytes(seed)
+    atheris.Setup([sys.argv[0], str(folder), *options], TARGETS[name])
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""What is fuzzed: bytes in, and what has to hold whatever they are. Used by atheris (run.py) and by hypothesis.
+
+Each target either ends with one of the project's own errors or finds that what was accepted is true. Anything else, a
+foreign exception or a failing assertion, is a finding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from math import prod
+from pathlib import Path
+
+from safetensors import deserialize
+
+from repack.errors import DplError
+from repack.gguf_index import header_sha256, read_index
+from repack.plan import as_entry, make_plan
+from repack.sidecar import Sidecar
+from tests.build import dpl_by_hand
+from tests.hostile import sidecars
+from verify import checks
+from verify.contents import check_contents
+from verify.pairs import Pair, opened
+from verify.verdict import Status, Verdict
+
+MODEL = sidecars.tiny_model()
+MANIFEST = sidecars.manifest_of(MODEL)
+DATA = sidecars.data_of(MODEL)
+
+
+class MemoryFile:
+    """A regular file without a disk, with a path of its own."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        self._fd = os.memfd_create("fuzz")
+        self.path = Path(f"/proc/self/fd/{self._fd}")
+        self.fill(data)
+
+    def fill(self, data: bytes) -> Path:
+        os.ftruncate(self._fd, len(data))
+        os.pwrite(self._fd, data, 0)
+        return self.path
+
+
+_INPUT = MemoryFile()
+_SOURCE = MemoryFile(MODEL.to_bytes())
+_INDEX = read_index(_SOURCE.path)
+
+
+def gguf_index(data: bytes) -> None:
+    """A model's header: the tensors that come out lie in the file, apart from each other, under unique names."""
+    path = _INPUT.fill(data)
+    with contextlib.suppress(DplError):
+        index = read_index(path)
+        end = 0
+        for tensor in sorted(index.tensors, key=lambda tensor: tensor.offset):
+            assert 1 <= len(tensor.ne) <= 4
+            if tensor.nbytes:
+                assert end <= tensor.offset
+                end = tensor.offset + tensor.nbytes
+            assert tensor.offset % index.shards[0].alignment == index.shards[0].data_offset % index.shards[0].alignment
+        assert end <= len(data)
+        assert len({tensor.name for tensor in index.tensors}) == len(index.tensors)
+        with open(path, "rb") as file:  # noqa: PTH123 - a descriptor is needed
+            header_sha256(file.fileno(), index.shards[0])
+        for tensor in make_plan(path).selected:
+            assert as_entry(tensor).nbytes == prod(tensor.ne) // 256 * 210
+
+
+def sidecar(data: bytes) -> None:
+    """A sidecar: what opens here opens with the stock reader, with the same names, and every row can be read."""
+    raw = as_sidecar(data)
+    with contextlib.suppress(DplError), Sidecar(_INPUT.fill(raw)) as opened_sidecar:
+        stock = dict(deserialize(raw))  # type: ignore[no-untyped-call]
+        assert stock.keys() == opened_sidecar.keys()
+        for name, tensor in opened_sidecar.items():
+            assert stock[name]["data"] == tensor.rows.tobytes()
+            tensor.unpack()
+
+
+def verify_checks(data: bytes) -> None:
+    """All stages of verify over headers and bytes: what passes holds the model's bytes, each in its place."""
+    raw = as_sidecar(data)
+    verdict = Verdict("model", "sidecar")
+    try:
+        with opened(_INPUT.fill(raw), _INDEX) as files:
+            header = checks.check_sidecar(files, verdict)
+            if header is None:
+                assert verdict.exit_code == 3
+                return
+            manifest, start = header
+            comparable = checks.check_selection(manifest, _INDEX, "sidecar", verdict)
+            checks.check_source(manifest, _INDEX, files, verdict)
+            pairs, offset = [], start
+            for entry in manifest.tensors:
+                pairs.append(Pair(entry, offset, comparable.get(entry.name)))
+                offset += entry.dpl_nbytes
+            check_contents(pairs, files, verdict, threads=1)
+    except DplError:
+        return
+    if any(outcome.status is Status.FAILED for outcome in verdict.outcomes):
+        assert verdict.exit_code in {1, 3}
+        return
+    left_out = set(manifest.left_out)
+    expected = [tensor for tensor in MODEL.tensors if tensor.type == 14 and tensor.name not in left_out]
+    assert [entry.name for entry in manifest.tensors] == [tensor.name for tensor in expected]
+    assert raw[start:] == b"".join(dpl_by_hand(tensor.payload(), tensor.ne[0] // 256) for tensor in expected)
+
+
+def as_sidecar(data: bytes) -> bytes:
+    """Read a fuzzer's bytes: a manifest, to be sealed and framed so that it gets past its digest; data; or a file."""
+    if data[:1] == b"{":
+        manifest, header = dict(MANIFEST), data
+        with contextlib.suppress(Exception):
+            manifest = json.loads(data)
+            header = sidecars.header_of(manifest).encode()
+        return sidecars.framed(header, DATA)
+    if data[:1] == b"=":
+        return sidecars.framed(sidecars.header_of(MANIFEST), data[1:])
+    return data
+
+
+SEEDS = {
+    "gguf_index": [MODEL.to_bytes()],
+    "sidecar": [sidecars.sidecar_of(MODEL), sidecars.canonical(MANIFEST).encode(), b"=" + DATA],
+    "verify_checks": [sidecars.sidecar_of(MODEL), sidecars.canonical(MANIFEST).encode(), b"=" + DATA],
+}
+TARGETS = {"gguf_index": gguf_index, "sidecar": sidecar, "verify_checks": verify_checks}
