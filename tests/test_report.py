@@ -27,8 +27,9 @@ ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
 
 def call(module: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", module, *map(str, arguments)]
-    options = {"env": ENVIRONMENT, "capture_output": True, "timeout": 60} | options
-    return subprocess.run(command, text=True, check=False, **options)
+    merged: dict[str, Any] = {"env": ENVIRONMENT, "capture_output": True, "timeout": 60} | options
+    done: subprocess.CompletedProcess[str] = subprocess.run(command, text=True, check=False, **merged)
+    return done
 
 
 def closed(schema: Any) -> Any:
