@@ -190,7 +190,7 @@ def test_the_rule_gives_possible_forms_everywhere() -> None:
         for rows in (1, 4096, 70_000):
             form = row_form(n, rows)
             assert form.quarters <= 5
-            assert form.lanes * form.quarters >= min(4 * n, 1024)
+            assert form.lanes * form.quarters >= min(4 * n, 512)
 
 
 def test_forms_for_keeps_to_the_gate_and_the_names() -> None:

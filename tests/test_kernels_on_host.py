@@ -112,6 +112,7 @@ def test_loop_and_pf(loop_kernels: ctypes.CDLL, n: int) -> None:
         (Form("row", 16, 5, 64), (20, 74)),
         (Form("row", 1, 2, 32), (3,)),
         (row_form(38, 2560), (38, 54)),
+        (Form("row", 224, 1, 224), (54,)),
         (row_form(54, 5120), (54, 56)),
         (row_form(74, 3584), (74, 54)),
         (row_form(300, 4), (300,)),

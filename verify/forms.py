@@ -56,16 +56,18 @@ def pf_applies(n: int) -> bool:
 def row_form(n: int, rows: int) -> Form:
     """Choose the configuration of `row` for `rows` rows of `n` super-blocks.
 
-    The 4 n quarters of a row are spread over as many lanes as there are, in whole warps, up to 256: the chip is filled
-    with few rows, and each lane waits once. Beyond 256 lanes a lane takes more quarters. With very many rows there is
-    work enough for fewer lanes, and 16 of them, with up to 5 quarters each, save most of the reduction.
+    One quarter a lane up to 160 lanes, then two: enough loads in flight, and little time between a block's first load
+    and its last instruction. Lanes in whole warps (up to 32, a power of two), at most 256; longer rows take more turns.
+    The exception is a very tall matrix whose 65 to 80 quarters would leave a sixth of three warps idle: 16 lanes with
+    five quarters each fit.
     """
     quarters = 4 * n
-    if rows >= MANY_ROWS and quarters <= 5 * 16:
-        return Form("row", 16, -(-quarters // 16), 64)
-    each = min(-(-quarters // 256), 4)
-    lanes = min(-(-quarters // each // WARP) * WARP, 256)
-    return Form("row", lanes, each, lanes if lanes > 64 else 128)
+    if rows >= MANY_ROWS and 64 < quarters <= 80:
+        return Form("row", 16, 5, 64)
+    each = 1 if quarters <= 160 else 2
+    wanted = -(-quarters // each)
+    lanes = 1 << (wanted - 1).bit_length() if wanted <= WARP else min(-(-wanted // WARP) * WARP, 256)
+    return Form("row", lanes, each, max(lanes, 64))
 
 
 def forms_for(n: int, rows: int, names: tuple[str, ...] = FORM_NAMES) -> tuple[Form, ...]:

@@ -25,7 +25,9 @@ def main() -> int:
         rows = 37
         native, vector = random_rows(rows, n), seeded(n, 1)
         forms = [*forms_for(n, rows), *EXTRA_FORMS]
-        if not check_tensor(rows_of(native, n), [vector], forms, chunk_bytes=20 * 210 * n).proven:
+        result = check_tensor(rows_of(native, n), [vector], forms, chunk_bytes=20 * 210 * n)
+        print(f"n = {n}: proven {result.proven}", result.difference, result.mismatches, result.unwritten, flush=True)
+        if not result.proven:
             return 1
         staged = cupy.zeros(-(-native.size // 16) * 16, np.uint8)
         staged[: native.size].set(native.reshape(-1))

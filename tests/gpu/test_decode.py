@@ -256,7 +256,7 @@ def test_flushing_to_zero_makes_no_difference(name: str, form: Form) -> None:
     options = (f"--gpu-architecture=sm_{major_minor}", "-ftz=false", *kernels.OPTIONS)
     nvrtc.compileProgram(program, options + (form.defines if form.name == "row" else ()))
     module = cupy.cuda.function.Module()
-    module.load(nvrtc.getCUBIN(program))
+    module.load(nvrtc.getCUBIN(program) + b"\0")  # CuPy takes the last byte for a terminator
     arguments = (weights, activations, kept, np.int64(rows), np.int32(n))
     module.get_function(f"{form.name}_dpl")((-(-rows // form.rows_per_block),), (form.threads,), arguments)
     np.testing.assert_array_equal(flushed.get(), kept.get())
