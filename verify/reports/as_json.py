@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from importlib.metadata import version
 from typing import Any
 
+from repack.version import NAME, VERSION
 from verify.reports.summary import closing_line, ledger, meaning, result, stages, tensor_bytes, tensors
 from verify.verdict import Outcome, Verdict
 
@@ -24,7 +24,7 @@ def as_dict(verdict: Verdict, exit_code: int) -> dict[str, Any]:
     total = ledger(verdict)
     return {
         "format": FORMAT,
-        "tool": {"name": "gguf-dpl", "version": version("gguf-dpl")},
+        "tool": {"name": NAME, "version": VERSION},
         "result": result(verdict),
         "exit_code": exit_code,
         "summary": closing_line(verdict),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from importlib.metadata import version
 from importlib.resources import files
 from string import Template
 
+from repack.version import VERSION
 from verify.reports.bars import ledger_section, speed_section
 from verify.reports.markup import Markup, element, joined
 from verify.reports.summary import (
@@ -41,7 +41,7 @@ def to_html(verdict: Verdict) -> str:
         _tensors(verdict),
         _decoded(verdict),
         _circumstances(verdict),
-        element("footer", f"verify, gguf-dpl {version('gguf-dpl')}"),
+        element("footer", f"verify, gguf-dpl {VERSION}"),
     )
     return Template(_resource("page.html")).substitute(
         policy=f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; script-src '{_digest(script)}'",

@@ -89,7 +89,7 @@ def closing_line(verdict: Verdict) -> str:
     if verdict.exit_code:
         reason = _REASONS[verdict.exit_code]
         failed = len(problems(verdict))
-        tail = f"; {failed} of {len(verdict.outcomes)} checks failed" if failed else ""
+        tail = f"; {failed} check{'s' * (failed != 1)} failed" if failed else ""
         return f"NOT PROVEN: {reason}{tail} (exit code {verdict.exit_code})"
     if verdict.model is None:
         return f"SOUND: {tensors} as the manifest says; equality with a GGUF is not proven without it"
