@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from repack.console import Console, Parser, attempt, run
 from repack.errors import PROVEN, DplError, UsageError, shown
 from repack.report_files import prepare
+from repack.version import VERSION
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -147,7 +148,5 @@ def _dead(nbytes: int, ledger: Ledger) -> str:
 
 
 def _version() -> int:
-    from importlib.metadata import version  # noqa: PLC0415
-
-    Console().data(f"repack (gguf-dpl) {version('gguf-dpl')}\n")
+    Console().data(f"repack (gguf-dpl) {VERSION}\n")
     return PROVEN

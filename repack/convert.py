@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +28,8 @@ from repack.output import OutputFile
 from repack.pipeline import pump, rows_per_chunk
 from repack.plan import Plan, as_entry
 from repack.sidecar import encode_header, read_header, tensor_offsets
+from repack.version import NAME, VERSION
 
-GENERATOR = "gguf-dpl"
 GENERAL_KEYS = ("general.architecture", "general.name", "general.type")
 
 Progress = Callable[[int], None]
@@ -106,8 +105,8 @@ def _draft(plan: Plan, fds: list[int]) -> Manifest:
     """The manifest before the data is known: as long as it can get, so that the header's place can be fixed."""
     metadata = plan.index.metadata
     return Manifest(
-        generator=GENERATOR,
-        generator_version=version(GENERATOR),
+        generator=NAME,
+        generator_version=VERSION,
         sources=tuple(
             Source(shard.name, shard.size, header_sha256(fd, shard))
             for shard, fd in zip(plan.index.shards, fds, strict=True)

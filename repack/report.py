@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from repack import layout
 from repack.console import Console
 from repack.errors import PROVEN, DplError
 from repack.report_files import STDOUT, write_report
+from repack.version import NAME, VERSION
 
 if TYPE_CHECKING:
     from repack.convert import Conversion
@@ -46,7 +46,7 @@ class Report:
         done = "planned" if self.dry_run else "converted"
         return {
             "format": FORMAT,
-            "tool": {"name": "gguf-dpl", "version": version("gguf-dpl")},
+            "tool": {"name": NAME, "version": VERSION},
             "result": "failed" if self.error else done,
             "exit_code": self.error.exit_code if self.error else PROVEN,
             "error": str(self.error) if self.error else None,

@@ -117,7 +117,7 @@ def test_the_sidecar_is_the_one_written_down_by_hand() -> None:
 
 
 def test_the_converter_writes_the_committed_sidecar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repack.convert, "version", lambda _: VERSION)
+    monkeypatch.setattr(repack.convert, "VERSION", VERSION)
     convert_file(FOLDER / "tiny.gguf", tmp_path / "tiny.dpl")
     assert (tmp_path / "tiny.dpl").read_bytes() == (FOLDER / "tiny.dpl").read_bytes()
 

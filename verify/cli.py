@@ -8,6 +8,7 @@ from pathlib import Path
 
 from repack.console import Console, Parser, run
 from repack.errors import PROVEN, UsageError, shown
+from repack.version import VERSION
 from verify.forms import FORM_NAMES
 
 
@@ -128,7 +129,5 @@ def _environment() -> int:
 
 
 def _version() -> int:
-    from importlib.metadata import version  # noqa: PLC0415
-
-    Console().data(f"verify (gguf-dpl) {version('gguf-dpl')}\n")
+    Console().data(f"verify (gguf-dpl) {VERSION}\n")
     return PROVEN

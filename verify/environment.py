@@ -7,15 +7,17 @@ from dataclasses import asdict
 from importlib import metadata
 
 from repack.errors import EnvironmentFailure
+from repack.version import NAME, VERSION
 from verify.device import preflight
 
-_PACKAGES = ("gguf-dpl", "numpy", "gguf", "safetensors", "rich")
+_PACKAGES = ("numpy", "gguf", "safetensors", "rich")
 _GPU_PACKAGES = ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 
 
 def versions() -> dict[str, str]:
     """Versions of this tool, of Python and of the packages it needs."""
     return {
+        NAME: VERSION,
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
         **{name: metadata.version(name) for name in _PACKAGES},
