@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NoReturn, TextIO
 
 from repack.errors import PROVEN, DplError, EnvironmentFailure, UsageError, os_failure
-from repack.signals import Interrupted, raise_on_signals
+from repack.signals import Interrupted, hold, raise_on_signals
 
 SECONDS_BETWEEN_LINES = 5.0
 
@@ -101,13 +101,20 @@ def error_line(error: object) -> None:
 
 def run(command: Callable[[Sequence[str]], int], arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code of the process. No exception gets past this."""
-    _open_standard_files()
-    raise_on_signals()
     try:
-        code = command(sys.argv[1:] if arguments is None else arguments)
-    except Interrupted as interrupted:
+        _open_standard_files()
+        raise_on_signals()
+        code = _run(command, sys.argv[1:] if arguments is None else arguments)
+        hold()  # too late for a signal: all is done and said
+    except Interrupted as interrupted:  # during the last words too; there is only one, see repack.signals
         error_line(f"interrupted by {interrupted}, no half-written file is left")
         code = 128 + interrupted.number
+    return code
+
+
+def _run(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+    try:
+        code = command(arguments)
     except SystemExit as leaving:  # argparse, after --help and --version
         code = leaving.code if isinstance(leaving.code, int) else 0
     except Exception as error:  # the last stop of every error

@@ -35,7 +35,6 @@ class OutputFile:
         self._replace = replace
         self._old = self._check_target()
         self._partial = self.path.with_name(self.path.name + PARTIAL)
-        self._renamed = False
         self.fd = -1
         refuse_inputs(path, inputs)
 
@@ -52,7 +51,7 @@ class OutputFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if not self._renamed and _same(self.fd, self._partial):
+            if _same(self.fd, self._partial):  # after a rename it is gone, after a link it still has to go
                 self._partial.unlink(missing_ok=True)
         finally:
             os.close(self.fd)
@@ -108,7 +107,6 @@ class OutputFile:
                 raise EnvironmentFailure("was removed or replaced meanwhile", where=shown(self._partial))
             if self._replace:
                 self._partial.replace(self.path)
-                self._renamed = True
             else:
                 self._link_new()
         except OSError as error:
@@ -175,7 +173,7 @@ class OutputFile:
             os.fchmod(self.fd, stat.S_IMODE(old.st_mode) & 0o777)
 
     def _link_new(self) -> None:
-        """Rename without ever replacing a file that appeared in the meantime."""
+        """Give the file its name as a second one, which never replaces a file that appeared in the meantime."""
         try:
             os.link(self._partial, self.path, follow_symlinks=False)
         except FileExistsError:
@@ -185,10 +183,6 @@ class OutputFile:
         except OSError:  # a file system without hard links
             self._check_target()
             self._partial.rename(self.path)
-            self._renamed = True
-        else:
-            self._renamed = True
-            self._partial.unlink()
 
     def _sync_folder(self) -> None:
         """Make the new name durable. Some file systems, and folders that we may not read, do not allow that."""

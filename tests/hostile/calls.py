@@ -53,13 +53,10 @@ def call(
     memory: int | None = None,
     before: Callable[[], object] = lambda: None,
     seconds: float = 20,
-    warm: bool = True,
 ) -> Done:
     """Run `repack` or `verify`. memory: address space on top of what this process has. before: called in the child."""
     texts = [os.fsdecode(argument) for argument in arguments]
-    return call_function(
-        lambda: run(COMMANDS[command], texts), memory=memory, before=before, seconds=seconds, warm=warm
-    )
+    return call_function(lambda: run(COMMANDS[command], texts), memory=memory, before=before)
 
 
 def call_function(
@@ -68,26 +65,36 @@ def call_function(
     memory: int | None = None,
     before: Callable[[], object] = lambda: None,
     seconds: float = 20,
-    warm: bool = True,
 ) -> Done:
     """Run a function in a child whose exit code it returns."""
-    if warm:
+    return Child(function, memory=memory, before=before).finish(seconds)
+
+
+class Child:
+    """A running child; `finish` has to be called."""
+
+    def __init__(
+        self, function: Callable[[], int], *, memory: int | None = None, before: Callable[[], object] = lambda: None
+    ) -> None:
         _load()
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        self._files = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - `finish` closes them
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # NumPy's idle threads; nothing of theirs is used
-            pid = os.fork()
-        if not pid:
-            _child(function, out.fileno(), err.fileno(), memory, before)
-        killed = _wait(pid, seconds)
-        _, status, usage = os.wait4(pid, 0)
+            self.pid = os.fork()
+        if not self.pid:
+            _child(function, self._files[0].fileno(), self._files[1].fileno(), memory, before)
+
+    def finish(self, seconds: float = 20) -> Done:
+        """Wait for the end."""
+        killed = _wait(self.pid, seconds)
+        _, status, usage = os.wait4(self.pid, 0)
         assert not killed, f"still running after {seconds} s"
-        code = os.waitstatus_to_exitcode(status)
         texts = []
-        for file in (out, err):
+        for file in self._files:
             file.seek(0)
             texts.append(file.read().decode("utf-8", "replace"))
-    return Done(code, texts[0], texts[1], usage.ru_utime + usage.ru_stime)
+            file.close()
+        return Done(os.waitstatus_to_exitcode(status), texts[0], texts[1], usage.ru_utime + usage.ru_stime)
 
 
 def _load() -> None:
