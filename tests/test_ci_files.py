@@ -17,7 +17,7 @@ import yaml
 
 from repack.api import convert_file
 from tests.build import Q8_0, Model, T
-from tests.test_report import damage, tensors
+from tests.reporting import damage, tensors
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

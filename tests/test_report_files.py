@@ -14,7 +14,7 @@ from repack.api import convert_file
 from repack.errors import EnvironmentFailure, UsageError
 from repack.report_files import prepare
 from tests.build import Model
-from tests.test_report import ENVIRONMENT, call, damage, tensors
+from tests.reporting import ENVIRONMENT, call, damage, tensors
 
 Pair = tuple[Path, Path]
 

@@ -13,7 +13,8 @@ import pytest
 
 from repack.console import Console
 from repack.errors import Differs, EnvironmentFailure
-from tests.test_report import HOSTILE, check_counts, check_schema
+from tests.reporting import HOSTILE, check_schema
+from tests.test_report import check_counts
 from verify.bandwidth import ShapeTimings, Timing
 from verify.reports.as_json import to_json
 from verify.reports.junit import to_junit
