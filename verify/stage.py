@@ -44,6 +44,7 @@ class Stage:
         self.firsts = cupy.empty(1 + len(LAYOUTS) * len(forms) * 2, np.uint64)
         self.plain = [cupy.asarray(pack_plain(vector)) for vector in vectors]
         self.quarters = [cupy.asarray(pack_quarters(vector)) for vector in vectors]
+        cupy.cuda.get_current_stream().synchronize()  # our stream does not wait for the one that copied the vectors
         for array in (*self.rows.values(), *self.plain, *self.quarters):
             if array.data.ptr % ROW_ALIGNMENT:
                 raise EnvironmentFailure(
