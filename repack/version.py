@@ -1,4 +1,4 @@
-"""The version of this tool: the one place that names it. (Asking the package metadata costs a start 60 ms.)"""
+"""The version of this tool, named here and nowhere else; asking the package metadata would cost a start 60 ms."""
 
 NAME = "gguf-dpl"
 VERSION = "0.1.0"
