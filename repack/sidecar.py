@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from repack import layout
-from repack.errors import Damaged, shown
+from repack.errors import Damaged, os_failure, shown
 from repack.files import open_input, read_bytes
 from repack.manifest import Entry, Manifest, canonical, from_json, to_json
 
@@ -143,6 +143,8 @@ class Sidecar(Mapping[str, SidecarTensor]):
         try:
             self.manifest, self.data_start = read_header(fd, shown(self.path))
             self._map = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise os_failure(error, f"{shown(self.path)}: cannot be mapped into memory") from None
         finally:
             os.close(fd)
         offsets = tensor_offsets(self.manifest)
