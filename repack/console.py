@@ -16,17 +16,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn, TextIO
 
-from repack.errors import PROVEN, DplError, EnvironmentFailure, UsageError, os_failure
+from repack.errors import PROVEN, DplError, EnvironmentFailure, UsageError, one_line, os_failure
 from repack.signals import Interrupted, hold, raise_on_signals
 
 SECONDS_BETWEEN_LINES = 5.0
+LONGEST_QUOTE = 300
 
 
 class Parser(argparse.ArgumentParser):
     """argparse with our way of reporting: one line, exit code 2."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise UsageError instead of printing the usage."""
+        """Raise UsageError instead of printing the usage. argparse quotes what it was given, of any length."""
+        if len(message) > LONGEST_QUOTE:
+            message = f"{message[:LONGEST_QUOTE]}..."
         raise UsageError(message, hint=f"see {self.prog} --help")
 
 
@@ -96,7 +99,7 @@ class Console:
 
 def error_line(error: object) -> None:
     """Write one error to stderr."""
-    _write(sys.stderr, f"error: {error}\n")
+    _write(sys.stderr, f"error: {one_line(str(error))}\n")
 
 
 def run(command: Callable[[Sequence[str]], int], arguments: Sequence[str] | None = None) -> int:

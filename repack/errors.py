@@ -21,6 +21,11 @@ def shown(value: object, limit: int = 120) -> str:
     return f"`{safe}`"
 
 
+def one_line(text: str) -> str:
+    """Text with everything escaped that is not printable ASCII: an error is one line, whatever it quotes."""
+    return "".join(char if _plain(char) else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
 def _plain(text: str) -> bool:
     return text.isascii() and text.isprintable()
 

@@ -63,7 +63,7 @@ def _value(cursor: Cursor, kind: int, key: str, depth: int) -> Scalar | None:
         if length > MAX_KEPT_STRING:
             cursor.skip(length, what)
             return None
-        return cursor.text(length, what).decode("utf-8", "backslashreplace")
+        return cursor.text(length, what).decode("utf-8", "replace")
     if kind != GGUFValueType.ARRAY:
         raise Damaged(f"metadata key {shown(key)} has an unknown value type", where=cursor.where, found=kind)
     if depth == MAX_ARRAY_DEPTH:

@@ -207,8 +207,9 @@ def check_container(container: Container, manifest: Manifest, size: int, where: 
         raise Damaged(f"a tensor is named {shown(RESERVED_NAME)}, which safetensors reserves", where=where)
     expected = _header_text(manifest, container.manifest_json).encode("ascii")
     if text != expected:
-        pairs = zip(text, expected, strict=False)
-        at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(text), len(expected)))
+        common = min(len(text), len(expected))
+        different = np.frombuffer(text, np.uint8, common) != np.frombuffer(expected, np.uint8, common)
+        at = int(different.argmax()) if different.any() else common
         raise Damaged("the header does not follow from the manifest", where=f"{where} at byte {8 + at}")
     end = start + tensor_offsets(manifest)[-1]
     if size != end:

@@ -103,7 +103,7 @@ def _command(arguments: Sequence[str]) -> int:
 def _rows(text: str) -> int | None:
     if text == "all":
         return None
-    if not text.isascii() or not text.isdigit() or not int(text):
+    if not text.isascii() or not text.isdigit() or len(text) > 18 or not int(text):
         raise UsageError("--rows is neither a number above 0 nor `all`", found=shown(text))
     return int(text)
 
