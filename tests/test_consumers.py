@@ -1,0 +1,261 @@
+"""The examples in docs/consumers do what they say: on the real model, with the compilers and libraries that are there.
+
+The CUDA launcher is compiled by nvcc where there is one and runs on the CPU, kernel and all, through a small shim; with
+a GPU it runs as it is (`pytest -m gpu`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from repack import convert_file, open_sidecar
+from tests.build import Model, T, q6_k_tensor
+from tests.forge import GOLDEN
+from tests.q6k_rows import EDGE_D, edge_rows
+from tests.readers import CONSUMERS, compiled, load, reader
+from verify.kernels import source
+
+CPP = CONSUMERS / "cpp"
+KERNELS = Path(__file__).parents[1] / "verify" / "kernels"
+CONFIGURATION = ("-DDPL_LANES=32", "-DDPL_QUARTERS=1", "-DDPL_THREADS=64")
+NVCC = shutil.which("nvcc")
+needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc not found")
+
+
+@pytest.fixture(scope="module")
+def gemma_dpl(gemma: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("dpl") / "gemma.dpl"
+    convert_file(gemma, path)
+    return path
+
+
+def manifest_of(path: Path) -> list[dict[str, Any]]:
+    raw = path.read_bytes()
+    (length,) = struct.unpack_from("<Q", raw)
+    tensors: list[dict[str, Any]] = json.loads(json.loads(raw[8 : 8 + length])["__metadata__"]["dpl"])["tensors"]
+    return tensors
+
+
+@pytest.mark.parametrize("language", ["cpp", "rust", "python"])
+def test_the_digests_of_the_real_model(language: str, gemma: Path, gemma_dpl: Path) -> None:
+    """What each program prints is what the manifest says, and what the model's own bytes give."""
+    program = [sys.executable, str(CONSUMERS / "python" / "reader.py")]
+    if language != "python":
+        program = [str(compiled(language, "-O2" if language == "cpp" else "-O"))]
+    done = subprocess.run([*program, gemma_dpl], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[-1] == f"{gemma_dpl}: ok, 9 tensors"
+    keys = ("sha256", "native_sha256", "rows", "row_stride", "name")
+    assert lines[:-1] == [" ".join(str(entry[key]) for key in keys) for entry in manifest_of(gemma_dpl)]
+    with gemma.open("rb") as file:
+        for line, entry in zip(lines, manifest_of(gemma_dpl), strict=False):
+            file.seek(entry["offset"])
+            assert line.split()[1] == hashlib.sha256(file.read(entry["nbytes"])).hexdigest()
+
+
+def test_the_header_alone_is_enough_for_an_engine(tmp_path: Path) -> None:
+    """The C++ header compiles in two files of one program, and what README.md shows works."""
+    if shutil.which("g++") is None:
+        pytest.skip("g++ not found")
+    (example,) = re.findall(r"```cpp\n(.*?)```", (CONSUMERS / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "other.cpp").write_text('#include "dpl.hpp"\n')
+    (tmp_path / "main.cpp").write_text(f"#include <cstdio>\n{example}")
+    files = [tmp_path / "main.cpp", tmp_path / "other.cpp"]
+    line: list[str | Path] = [
+        "g++",
+        "-std=c++17",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{CPP}",
+        *files,
+        "-o",
+        tmp_path / "main",
+    ]
+    subprocess.run(line, check=True)
+    done = subprocess.run([tmp_path / "main"], cwd=GOLDEN, capture_output=True, text=True, check=True)
+    tensor = reader.Sidecar(str(GOLDEN / "tiny.dpl")).tensors["blk.0.ffn_down.weight"]
+    d = np.frombuffer(tensor.row(1)[208 * 3 : 210 * 3], "<u2")
+    assert done.stdout == f"2 rows of 3 super-blocks, d of row 1: {' '.join(f'{bits:04x}' for bits in d)}\n"
+
+
+@pytest.fixture(scope="module")
+def launcher_on_host(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """launch.cu and the kernel compiled for the CPU: the same source but for how a kernel is launched."""
+    if shutil.which("g++") is None:
+        pytest.skip("g++ not found")
+    folder = tmp_path_factory.mktemp("launch")
+    launch, count = re.subn(r"(\w+)<<<(\w+), (\w+)>>>\(", r"launch(\1, \2, (int)\3, ", (CPP / "launch.cu").read_text())
+    assert count == 1
+    kernel = source("row.cu").replace("extern __shared__ uint4 stage[];", "static uint4 stage[1 << 14];")
+    (folder / "row.cu").write_text(kernel)
+    shim = Path(__file__).with_name("cuda_runtime_on_host.h")
+    (folder / "cuda_runtime.h").write_text(f'#include "{shim}"\n')
+    return build_on_host(launch, folder, folder)
+
+
+def build_on_host(text: str, headers: Path, folder: Path) -> Path:
+    (folder / "launch.cpp").write_text(text)
+    line = ["g++", "-std=c++20", "-O1", "-w", "-ffp-contract=off", *CONFIGURATION, f"-I{headers}", f"-I{CPP}"]
+    subprocess.run([*line, folder / "launch.cpp", "-o", folder / "launch"], check=True)
+    return folder / "launch"
+
+
+def edge_model(folder: Path) -> Path:
+    """Rows of one to nine super-blocks, an expert stack, infinite and NaN d, and tensors with nothing to multiply."""
+    edges = edge_rows(len(EDGE_D) + 1, 3).tobytes()
+    stack = q6_k_tensor("stack", (2304, 3, 2), 4)
+    tensors = [
+        q6_k_tensor("row", (256,), 2),
+        T("edges", (768, len(EDGE_D) + 1), data=edges),
+        stack,
+        T("none", (256, 0)),
+    ]
+    Model(tensors).write(folder / "model.gguf")
+    convert_file(folder / "model.gguf", folder / "model.dpl")
+    return folder / "model.dpl"
+
+
+def test_the_launcher_agrees_bit_for_bit(launcher_on_host: Path, tmp_path: Path) -> None:
+    done = subprocess.run([launcher_on_host, edge_model(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "20 rows compared, 0 differ", done.stdout
+    assert done.returncode == 0
+
+
+def test_nothing_compared_is_no_success(launcher_on_host: Path, gemma_dpl: Path, tmp_path: Path) -> None:
+    assert subprocess.run([launcher_on_host], capture_output=True, check=False).returncode == 1
+    (tmp_path / "cut.dpl").write_bytes(gemma_dpl.read_bytes()[:-1])
+    assert subprocess.run([launcher_on_host, tmp_path / "cut.dpl"], capture_output=True, check=False).returncode == 3
+
+
+WRONG = {"nibble": ("ql[32 * (group % 2) + i]", "ql[32 * (group / 2) + i]"), "order": ("lanes[k % LANES]", "lanes[0]")}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_the_launcher_sees_a_wrong_bit(launcher_on_host: Path, tmp_path: Path, what: str) -> None:
+    """With the CPU's computation changed it reports that rows differ."""
+    text = (launcher_on_host.parent / "launch.cpp").read_text()
+    assert text.count(WRONG[what][0]) == 1
+    program = build_on_host(text.replace(*WRONG[what]), launcher_on_host.parent, tmp_path)
+    done = subprocess.run([program, edge_model(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout
+
+
+@needs_nvcc
+@pytest.mark.parametrize("kernel", ["row.cu", "loop.cu", "launch.cu"])
+def test_nvcc_takes_the_kernels_as_they_are(kernel: str, tmp_path: Path) -> None:
+    """For Ampere, Hopper, and both kinds of Blackwell; no include path of ours but the kernels' own folder."""
+    targets = [f"-gencode=arch=compute_{sm},code=sm_{sm}" for sm in (80, 90, 100, 120)]
+    options: list[str | Path] = ["-std=c++17", "--fmad=false", "-Werror", "all-warnings", "-I", KERNELS, *CONFIGURATION]
+    file = (CPP if kernel == "launch.cu" else KERNELS) / kernel
+    output: list[str | Path] = ["-fatbin", "-o", tmp_path / "kernel.fatbin"]
+    done = subprocess.run([str(NVCC), *options, *targets, *output, file], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "kernel.fatbin").stat().st_size > 10_000
+
+
+@needs_nvcc
+@pytest.mark.gpu
+def test_the_launcher_on_the_gpu(gemma_dpl: Path, tmp_path: Path) -> None:
+    options: list[str | Path] = [
+        "-std=c++17",
+        "-O3",
+        "--fmad=false",
+        "-Xcompiler",
+        "-ffp-contract=off",
+        "-arch=native",
+        "-I",
+        KERNELS,
+    ]
+    subprocess.run([str(NVCC), *options, *CONFIGURATION, CPP / "launch.cu", "-o", tmp_path / "launch"], check=True)
+    for sidecar, rows in ((edge_model(tmp_path), 20), (gemma_dpl, 9 * 640)):
+        done = subprocess.run([tmp_path / "launch", sidecar], capture_output=True, text=True, check=False)
+        assert done.stdout.splitlines()[-1] == f"{rows} rows compared, 0 differ", done.stdout + done.stderr
+        assert done.returncode == 0
+
+
+def test_rows_for_tensor_parallelism_experts_and_embeddings(tmp_path: Path) -> None:
+    """What docs/engine.md says of slices, in NumPy: ranks split rows, an expert is a slice, get_rows gathers."""
+    Model([q6_k_tensor("experts", (1024, 6, 4), 3)]).write(tmp_path / "model.gguf")
+    convert_file(tmp_path / "model.gguf", tmp_path / "model.dpl")
+    with open_sidecar(tmp_path / "model.dpl") as sidecar:
+        tensor = sidecar["experts"]
+        whole = tensor.dequantize()
+        assert np.shares_memory(tensor.rows[2], tensor.rows)
+        np.testing.assert_array_equal(tensor.dequantize(2 * 6, 3 * 6), whole[12:18])
+        ranks = [tensor.planes(rank * 8, (rank + 1) * 8) for rank in range(3)]
+        for at, name in enumerate(("ql", "qh", "scales", "d")):
+            joined = np.concatenate([planes[at] for planes in ranks])
+            np.testing.assert_array_equal(joined, getattr(tensor.planes(), name))
+        ids = np.array([[23, 0], [5, 5]])
+        np.testing.assert_array_equal(tensor.get_rows(ids), whole[ids])
+        assert tensor.get_rows([]).shape == (0, 1024)
+        assert tensor.get_rows(-1).shape == (1024,)
+        with pytest.raises(IndexError):
+            tensor.get_rows([24])
+
+
+class TestTorch:
+    """docs/consumers/python/torch_linear.py."""
+
+    @pytest.fixture
+    def linear(self) -> Any:
+        pytest.importorskip("torch")
+        return load("torch_linear")
+
+    def test_the_same_as_with_dequantized_weights(self, linear: Any, gemma_dpl: Path) -> None:
+        import torch
+
+        name = "blk.0.ffn_down.weight"
+        layer = linear.DplLinear.from_file(gemma_dpl, name)
+        with open_sidecar(gemma_dpl) as sidecar:
+            weights = torch.from_numpy(sidecar[name].dequantize())
+        x = torch.randn(2, 3, 2048, generator=torch.Generator().manual_seed(8))
+        y, exact = layer(x), linear.q8(x)[2] @ weights.T
+        assert y.shape == (2, 3, 640)
+        assert torch.linalg.norm(y - exact) < 1e-5 * torch.linalg.norm(exact)
+        assert torch.linalg.norm(y - x @ weights.T) < 1e-2 * torch.linalg.norm(exact)  # q8 costs that much
+
+    def test_ranks_and_experts(self, linear: Any, gemma_dpl: Path) -> None:
+        import torch
+
+        x = torch.randn(2048, generator=torch.Generator().manual_seed(8))
+        name = "blk.1.ffn_down.weight"
+        whole = linear.DplLinear.from_file(gemma_dpl, name)(x)
+        parts = [linear.DplLinear.from_file(gemma_dpl, name, slice(r * 320, (r + 1) * 320))(x) for r in range(2)]
+        assert torch.equal(torch.cat(parts), whole)
+
+    def test_rows_from_numpy_are_the_rows_of_safetensors(self, linear: Any, gemma_dpl: Path) -> None:
+        import torch
+
+        name = "blk.1.ffn_down.weight"
+        with open_sidecar(gemma_dpl) as sidecar:
+            assert torch.equal(linear.view(sidecar[name].rows), linear.DplLinear.from_file(gemma_dpl, name).rows)
+
+    @pytest.mark.gpu
+    def test_on_the_gpu_bit_for_bit(self, linear: Any, gemma_dpl: Path) -> None:
+        import torch
+
+        layer = linear.DplLinear.from_file(gemma_dpl, "blk.0.ffn_down.weight")
+        x = torch.randn(4, 2048, generator=torch.Generator().manual_seed(8))
+        expected = layer(x)
+        found = layer.cuda()(x.cuda())
+        assert found.is_cuda
+        assert torch.equal(found.cpu().view(torch.int32), expected.view(torch.int32))
+
+
+@pytest.mark.gpu
+def test_the_cupy_example(gemma_dpl: Path) -> None:
+    pytest.importorskip("cupy")
+    assert load("cupy_rows").main([str(gemma_dpl)]) == 0
