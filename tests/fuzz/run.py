@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from random import Random
 
 import atheris
 
 with atheris.instrument_imports(include=["repack", "verify"], enable_loader_override=False):
     from tests.fuzz.targets import SEEDS, TARGETS
+
+from tests.fuzz import mutate
 
 
 def main() -> None:
@@ -22,8 +25,18 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for number, seed in enumerate(SEEDS[name]):
         (folder / f"seed-{number}").write_bytes(seed)
-    atheris.Setup([sys.argv[0], str(folder), *options], TARGETS[name])
+    atheris.Setup([sys.argv[0], str(folder), *options], TARGETS[name], custom_mutator=_mutated)
     atheris.Fuzz()
+
+
+def _mutated(data: bytes, most: int, seed: int) -> bytes:
+    """Half of the time libFuzzer's own changes, else one that keeps the structure."""
+    random = Random(seed)
+    if random.randrange(2):
+        return bytes(atheris.Mutate(data, most))
+    if data[:1] == b"{":
+        return mutate.manifest(data, random)[:most]
+    return random.choice([mutate.fields, mutate.binary])(data, random)[:most]
 
 
 if __name__ == "__main__":
