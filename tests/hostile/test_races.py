@@ -119,6 +119,23 @@ def test_an_output_that_appears_meanwhile_is_not_replaced(model: Path, tmp_path:
     assert listing(tmp_path).keys() == {"model.gguf", "out"}
 
 
+def test_an_output_that_appears_at_the_last_moment(model: Path, tmp_path: Path) -> None:
+    """After the last look at the name, before it is given: only a link refuses to replace what is there."""
+    out = tmp_path / "out"
+
+    def before() -> None:
+        honest = os.link
+
+        def link(*arguments: Any, **options: Any) -> None:
+            out.write_bytes(b"rival")
+            honest(*arguments, **options)
+
+        faults.replace("link", link)
+
+    call("repack", model, "-o", out, before=before).refused(2, "appeared while")
+    assert listing(tmp_path) == {"model.gguf": model.read_bytes(), "out": b"rival"}
+
+
 @pytest.mark.parametrize("force", [False, True])
 def test_an_output_that_turns_into_a_folder_meanwhile(force: bool, model: Path, tmp_path: Path) -> None:
     act = once("model.gguf", (tmp_path / "out").mkdir, 3)
