@@ -17,6 +17,14 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fetch(tmp_path_factory.mktemp("gemma"))
 
 
+@pytest.fixture(scope="session")
+def gemma_dpl(gemma: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sidecar of the Gemma model; not to be changed."""
+    path = tmp_path_factory.mktemp("gemma") / "gemma.dpl"
+    convert_file(gemma, path)
+    return path
+
+
 def mixed_model() -> Model:
     """Every rank, odd row counts, other types in between, and a tensor without rows."""
     return Model(

@@ -13,6 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+T0 = ("tensors", 0)
 GOLDEN = Path(__file__).parent / "golden"
 SEAL = re.compile(r'"manifest_sha256":"([^"]*)",')
 
@@ -152,3 +153,8 @@ def put(manifest: dict[str, Any], path: tuple[Any, ...], value: Any) -> None:
 def changed(*path: Any, to: Any, **parts: Any) -> Forge:
     """The golden sidecar with one value of its manifest changed."""
     return tiny(lambda manifest: put(manifest, path, to), **parts)
+
+
+def extra(text: str) -> Forge:
+    """A member `zzz` at the manifest's end, written as `text`, under a good seal."""
+    return tiny(text=lambda manifest: f'{manifest[:-1]},"zzz":{text}}}')

@@ -1,4 +1,4 @@
-"""Forged sidecars by the number of the rule in docs/format.md that they break, and sound ones at the rules' edges."""
+"""Forged sidecars by the number of the rule in docs/format.md that they break."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.forge import Forge, changed, paths, put, tiny, with_tensors
+from tests.forge import T0, Forge, changed, extra, paths, put, tiny, with_tensors
 
-T0 = ("tensors", 0)
 WRONG_TYPES: tuple[Any, ...] = (None, True, -1, 1 << 63, "1", "\ud800", [], {}, [None], ...)
 STILL_WRONG: tuple[Any, ...] = (-1, 1 << 63, "\ud800", [None])
 """Wrong although of the right type."""
@@ -23,11 +22,6 @@ def swapped(old: str, new: str) -> Callable[[str], str]:
         return text.replace(old, new, 1)
 
     return change
-
-
-def extra(text: str) -> Forge:
-    """A member `zzz` at the manifest's end, written as `text`, under a good seal."""
-    return tiny(text=lambda manifest: f'{manifest[:-1]},"zzz":{text}}}')
 
 
 def ne(*sizes: int) -> Forge:
@@ -230,43 +224,3 @@ BROKEN_DATA: dict[str, list[Forge]] = {
     "C18": [changed(*T0, key, to=1) for key in ("nonfinite_d", "zero_d")],
 }
 """Files that only a reader of the data refuses."""
-
-NAMES = (
-    "\xe9\u20ac\U0001f600",
-    'quo"te\\back/slash',
-    "\x00\x1f\n\r\t\b\f\x7f~ ",
-    "",
-    "d" * 5000,
-    "\U0010ffff\ue000\ud7ff",
-)
-DEEP = '{"a":' * 7 + "1" + "}" * 7
-
-SOUND: list[Forge] = [
-    tiny(),
-    tiny(start=4096 * 5),
-    changed("format", "minor", to=7),
-    *(extra(text) for text in ("null", "true", "-1", "0", "[]", "{}", '"\\u00e9"', DEEP, "9" * 18, "[[[[[[[1]]]]]]]")),
-    *(
-        changed(*path, "AAA", to={"a": [1, None, {"b": ""}]})
-        for path in ((), ("format",), ("generator",), ("selection",))
-    ),
-    *(
-        changed(*path, "zzz", to=["\U0001f600", False])
-        for path in (T0, ("source",), ("source", "shards", 0), ("skipped", 0))
-    ),
-    changed("zzz", to={"manifest_sha256": "x"}),
-    changed("generator", "name", to='"manifest_sha256":"'),
-    changed("source", "general", to={}),
-    changed("source", "general", "other.key", to="\u20ac"),
-    changed("skipped", to=[]),
-    changed("skipped", 0, "nbytes", to=None),
-    changed("skipped", 0, "type", to=1 << 31),
-    tiny(lambda m: m["selection"].update(include=["("], exclude=["a", "b"], left_out=["left", "out"])),
-    tiny(lambda m: m["source"]["shards"].append({"name": "b", "size": 0, "header_sha256": HEX})),
-    with_tensors(*((name, [256, 1]) for name in NAMES)),
-    with_tensors(("one", [768]), ("two", [512, 3]), ("three", [256, 2, 2]), ("four", [256, 2, 1, 3])),
-    with_tensors(("no.rows", [256, 0])),
-    with_tensors(("first", [256, 1]), ("no.rows", [512, 3, 0]), ("no.columns", [0, 7]), ("last", [2560, 1])),
-    with_tensors(("huge.and.empty", [256, 0, 1 << 54]), ("a", [256, 1])),
-]
-"""Files that every reader accepts."""

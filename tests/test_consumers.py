@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from repack import convert_file, open_sidecar
+from repack import convert_file
 from tests.build import Model, T, q6_k_tensor
 from tests.forge import GOLDEN
 from tests.q6k_rows import EDGE_D, edge_rows
@@ -31,13 +31,6 @@ KERNELS = Path(__file__).parents[1] / "verify" / "kernels"
 CONFIGURATION = ("-DDPL_LANES=32", "-DDPL_QUARTERS=1", "-DDPL_THREADS=64")
 NVCC = shutil.which("nvcc")
 needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc not found")
-
-
-@pytest.fixture(scope="module")
-def gemma_dpl(gemma: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("dpl") / "gemma.dpl"
-    convert_file(gemma, path)
-    return path
 
 
 def manifest_of(path: Path) -> list[dict[str, Any]]:
@@ -183,76 +176,6 @@ def test_the_launcher_on_the_gpu(gemma_dpl: Path, tmp_path: Path) -> None:
         done = subprocess.run([tmp_path / "launch", sidecar], capture_output=True, text=True, check=False)
         assert done.stdout.splitlines()[-1] == f"{rows} rows compared, 0 differ", done.stdout + done.stderr
         assert done.returncode == 0
-
-
-def test_rows_for_tensor_parallelism_experts_and_embeddings(tmp_path: Path) -> None:
-    """What docs/engine.md says of slices, in NumPy: ranks split rows, an expert is a slice, get_rows gathers."""
-    Model([q6_k_tensor("experts", (1024, 6, 4), 3)]).write(tmp_path / "model.gguf")
-    convert_file(tmp_path / "model.gguf", tmp_path / "model.dpl")
-    with open_sidecar(tmp_path / "model.dpl") as sidecar:
-        tensor = sidecar["experts"]
-        whole = tensor.dequantize()
-        assert np.shares_memory(tensor.rows[2], tensor.rows)
-        np.testing.assert_array_equal(tensor.dequantize(2 * 6, 3 * 6), whole[12:18])
-        ranks = [tensor.planes(rank * 8, (rank + 1) * 8) for rank in range(3)]
-        for at, name in enumerate(("ql", "qh", "scales", "d")):
-            joined = np.concatenate([planes[at] for planes in ranks])
-            np.testing.assert_array_equal(joined, getattr(tensor.planes(), name))
-        ids = np.array([[23, 0], [5, 5]])
-        np.testing.assert_array_equal(tensor.get_rows(ids), whole[ids])
-        assert tensor.get_rows([]).shape == (0, 1024)
-        assert tensor.get_rows(-1).shape == (1024,)
-        with pytest.raises(IndexError):
-            tensor.get_rows([24])
-
-
-class TestTorch:
-    """docs/consumers/python/torch_linear.py."""
-
-    @pytest.fixture
-    def linear(self) -> Any:
-        pytest.importorskip("torch")
-        return load("torch_linear")
-
-    def test_the_same_as_with_dequantized_weights(self, linear: Any, gemma_dpl: Path) -> None:
-        import torch
-
-        name = "blk.0.ffn_down.weight"
-        layer = linear.DplLinear.from_file(gemma_dpl, name)
-        with open_sidecar(gemma_dpl) as sidecar:
-            weights = torch.from_numpy(sidecar[name].dequantize())
-        x = torch.randn(2, 3, 2048, generator=torch.Generator().manual_seed(8))
-        y, exact = layer(x), linear.q8(x)[2] @ weights.T
-        assert y.shape == (2, 3, 640)
-        assert torch.linalg.norm(y - exact) < 1e-5 * torch.linalg.norm(exact)
-        assert torch.linalg.norm(y - x @ weights.T) < 1e-2 * torch.linalg.norm(exact)  # q8 costs that much
-
-    def test_ranks_and_experts(self, linear: Any, gemma_dpl: Path) -> None:
-        import torch
-
-        x = torch.randn(2048, generator=torch.Generator().manual_seed(8))
-        name = "blk.1.ffn_down.weight"
-        whole = linear.DplLinear.from_file(gemma_dpl, name)(x)
-        parts = [linear.DplLinear.from_file(gemma_dpl, name, slice(r * 320, (r + 1) * 320))(x) for r in range(2)]
-        assert torch.equal(torch.cat(parts), whole)
-
-    def test_rows_from_numpy_are_the_rows_of_safetensors(self, linear: Any, gemma_dpl: Path) -> None:
-        import torch
-
-        name = "blk.1.ffn_down.weight"
-        with open_sidecar(gemma_dpl) as sidecar:
-            assert torch.equal(linear.view(sidecar[name].rows), linear.DplLinear.from_file(gemma_dpl, name).rows)
-
-    @pytest.mark.gpu
-    def test_on_the_gpu_bit_for_bit(self, linear: Any, gemma_dpl: Path) -> None:
-        import torch
-
-        layer = linear.DplLinear.from_file(gemma_dpl, "blk.0.ffn_down.weight")
-        x = torch.randn(4, 2048, generator=torch.Generator().manual_seed(8))
-        expected = layer(x)
-        found = layer.cuda()(x.cuda())
-        assert found.is_cuda
-        assert torch.equal(found.cpu().view(torch.int32), expected.view(torch.int32))
 
 
 @pytest.mark.gpu

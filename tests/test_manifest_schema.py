@@ -14,7 +14,8 @@ from repack import Damaged, convert_file
 from repack.manifest import from_json
 from tests import independent
 from tests.forge import GOLDEN, Forge, canonical, paths, put, sealed, tiny
-from tests.forged import BROKEN, SOUND
+from tests.forged import BROKEN
+from tests.forged_sound import SOUND
 from tests.readers import CONSUMERS
 
 SCHEMA = json.loads((CONSUMERS.parent / "manifest.schema.json").read_text())

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.forge import Forge, canonical, paths, put, sealed, tiny
-from tests.forged import BROKEN, BROKEN_DATA, SOUND
+from tests.forged import BROKEN, BROKEN_DATA
+from tests.forged_sound import SOUND
 from tests.readers import CONSUMERS, DATA_READERS, HEADER_READERS, Accepts
 
 FORMAT = CONSUMERS.parent / "format.md"

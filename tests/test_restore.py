@@ -63,12 +63,11 @@ def test_piece_by_piece(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert steps[-1] == sum(len(data) for _, data in read(pair[0]).values())
 
 
-def test_gemma_in_ggmls_own_arithmetic(gemma: Path, tmp_path: Path) -> None:
+def test_gemma_in_ggmls_own_arithmetic(gemma: Path, gemma_dpl: Path, tmp_path: Path) -> None:
     """The bytes are the model's, and ggml's C code (libgguf) makes of them what gguf's Python makes of the sidecar."""
-    convert_file(gemma, tmp_path / "gemma.dpl")
     restored = tmp_path / "q6k.gguf"
-    assert command(tmp_path / "gemma.dpl", "-o", restored, "--quiet").returncode == 0
-    with open_sidecar(tmp_path / "gemma.dpl") as sidecar:
+    assert command(gemma_dpl, "-o", restored, "--quiet").returncode == 0
+    with open_sidecar(gemma_dpl) as sidecar:
         tensors = read(restored)
         assert len(tensors) == 9
         assert list(tensors) == list(sidecar)
