@@ -32,6 +32,9 @@ from repack.version import NAME, VERSION
 
 GENERAL_KEYS = ("general.architecture", "general.name", "general.type")
 
+FLUSH_BYTES = 32 << 20
+"""The disk is given so much to write at a time, while the rest is packed: the last flush then has little left to do."""
+
 Progress = Callable[[int], None]
 """Called with the number of native bytes that are done, from the calling thread."""
 
@@ -160,10 +163,9 @@ class _Job:
         read_into(chunk.source, native.data.cast("B"), chunk.offset, self._source_name(chunk))
         layout.pack_rows(native, dpl, chunk.n)
         self.output.write_at(dpl.data.cast("B"), chunk.target)
-        dpl.fill(0xA5)
         read_into(self.output.fd, dpl.data.cast("B"), chunk.target, self.output.where)
         layout.unpack_rows(dpl, back, chunk.n)
-        if not np.array_equal(native, back) or dpl[:, layout.pad_start(chunk.n) :].any():
+        if not layout.same_bytes(native, back) or dpl[:, layout.pad_start(chunk.n) :].any():
             name = shown(self.draft.tensors[chunk.tensor].name)
             raise EnvironmentFailure(
                 f"tensor {name} reads back differently from what was written",
@@ -189,22 +191,34 @@ def _pump(job: _Job, threads: int, progress: Progress) -> list[Entry]:
     native_digests, dpl_digests = ([hashlib.sha256() for _ in tensors] for _ in range(2))
     nonfinite, zero = [0] * len(tensors), [0] * len(tensors)
     done = 0
-    with ThreadPoolExecutor(1, "sha-native") as native_sha, ThreadPoolExecutor(1, "sha-dpl") as dpl_sha:
+    flushing: Future[None] | None = None
+    flushed = 0
+    with (
+        ThreadPoolExecutor(1, "sha-native") as native_sha,
+        ThreadPoolExecutor(1, "sha-dpl") as dpl_sha,
+        ThreadPoolExecutor(1, "flush") as flusher,
+    ):
 
         def finish(chunk: _Chunk, slot: _Slot, counts: tuple[int, int]) -> tuple[Future[None], ...]:
-            nonlocal done
+            nonlocal done, flushed, flushing
             nonfinite[chunk.tensor] += counts[0]
             zero[chunk.tensor] += counts[1]
             native = slot.native[: chunk.rows * layout.BLOCK_BYTES * chunk.n]
             dpl = slot.dpl[: chunk.rows * layout.row_stride(chunk.n)]
             done += native.size
             progress(done)
+            if done - flushed >= FLUSH_BYTES and (flushing is None or flushing.done()):
+                if flushing is not None:
+                    flushing.result()
+                flushing, flushed = flusher.submit(job.output.flush), done
             return (
                 native_sha.submit(native_digests[chunk.tensor].update, native.data),
                 dpl_sha.submit(dpl_digests[chunk.tensor].update, dpl.data),
             )
 
         pump(job.chunks(), job.slots(threads + 2), job.run, finish, threads)
+        if flushing is not None:
+            flushing.result()
     return [
         replace(entry, native_sha256=native.hexdigest(), sha256=dpl.hexdigest(), nonfinite_d=bad, zero_d=none)
         for entry, native, dpl, bad, none in zip(tensors, native_digests, dpl_digests, nonfinite, zero, strict=True)

@@ -119,7 +119,7 @@ def _examine(pair: Pair, chunk: _Chunk, slot: _Slot, files: Files) -> _Found:
     back = slot.back[: native.size].reshape(shape)
     files.read_native(pair, chunk.row, native)
     layout.unpack_rows(dpl, back, n)
-    if not np.array_equal(native, back):
+    if not layout.same_bytes(native, back):
         different = native != back
         found.differing_rows = int(different.any(axis=1).sum())
         row = int(different.any(axis=1).argmax())
