@@ -7,7 +7,6 @@ the JSON for the reader's convenience and are checked, not believed. Unknown key
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
@@ -15,14 +14,12 @@ from typing import Any
 
 from repack import layout
 from repack.errors import Damaged, shown
+from repack.strict_json import BOUND, StrictObject, canonical, parse
 
 FORMAT_MAJOR, FORMAT_MINOR = 1, 0
 Q6_K = 14
 """The ggml type number of the only type this layout is for."""
 _DIGEST_KEY = "manifest_sha256"
-_MAX = 1 << 63
-MAX_VALUES = 1 << 20
-"""Most values in a manifest; 40,000 tensors have some 700,000. Small values cost 20 times their text in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +112,6 @@ class Manifest:
     minor: int = field(default=FORMAT_MINOR)
 
 
-def canonical(value: object) -> str:
-    """JSON with sorted keys, without spaces, ASCII only."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-
-
 def to_json(manifest: Manifest) -> str:
     """The manifest as canonical JSON, sealed with its own SHA-256."""
     body = {
@@ -170,12 +162,12 @@ def from_json(text: str, where: str) -> Manifest:
     Raises Damaged, naming what is wrong, on anything that is not format version 1 as docs/format.md has it.
     """
     try:
-        return _read(_parse(text, where), where)
+        return _read(parse(text, where), where)
     except RecursionError:
         raise Damaged("the manifest is nested too deeply", where=where) from None
 
 
-def _read(root: _Object, where: str) -> Manifest:
+def _read(root: StrictObject, where: str) -> Manifest:
     version = root.obj("format")
     if version.text("name") != "dpl":
         raise version.wrong("name", "dpl")
@@ -239,9 +231,9 @@ def _check_tensors(manifest: Manifest, where: str) -> None:
         raise Damaged("the manifest lists no tensor", where=where)
 
 
-def _entry(item: _Object) -> Entry:
+def _entry(item: StrictObject) -> Entry:
     ne = item.integers("ne")
-    if not 1 <= len(ne) <= 4 or ne[0] % layout.BLOCK_WEIGHTS or prod(max(size, 1) for size in ne) >= _MAX:
+    if not 1 <= len(ne) <= 4 or ne[0] % layout.BLOCK_WEIGHTS or prod(max(size, 1) for size in ne) >= BOUND:
         raise item.wrong("ne", f"1 to 4 dimensions, the first a multiple of {layout.BLOCK_WEIGHTS}")
     entry = Entry(
         name=item.text("name"),
@@ -279,100 +271,3 @@ def _layout_json() -> dict[str, Any]:
 
 def _digest(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical(body).encode("ascii")).hexdigest()
-
-
-def _parse(text: str, where: str) -> _Object:
-    if not text.isascii() or text.count(",") + text.count("[") + text.count("{") > MAX_VALUES:
-        raise Damaged(f"the manifest is not ASCII or has more than {MAX_VALUES} values", where=where)
-    try:
-        value = json.loads(text, object_pairs_hook=_unique_keys, parse_int=_bounded)
-        same = canonical(value) == text
-    except ValueError:
-        raise Damaged("the manifest is not JSON", where=where) from None
-    if not isinstance(value, dict) or not same:
-        raise Damaged("the manifest is not an object in canonical JSON", where=where)
-    return _Object(value, where, "the manifest")
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    items = dict(pairs)
-    if len(items) != len(pairs):
-        raise ValueError("duplicate key")
-    return items
-
-
-def _bounded(digits: str) -> int:
-    """An integer of JSON, which may have any number of digits: to read them takes quadratic time."""
-    if len(digits) > 20:
-        raise ValueError("integer too long")
-    return int(digits)
-
-
-def _is_unicode(text: str) -> bool:
-    """JSON can escape half of a surrogate pair; no GGUF name can hold it, and stock readers refuse it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-@dataclass(frozen=True, slots=True)
-class _Object:
-    """A JSON object whose members are asked for by type; a wrong one is named."""
-
-    items: dict[str, Any]
-    where: str
-    path: str
-
-    def wrong(self, key: str, expected: object) -> Damaged:
-        found = "nothing" if key not in self.items else shown(canonical(self.items[key]))
-        return Damaged(f"`{key}` of {self.path} is wrong", where=self.where, found=found, expected=expected)
-
-    def text(self, key: str) -> str:
-        value = self.items.get(key)
-        if not isinstance(value, str) or not _is_unicode(value):
-            raise self.wrong(key, "a string")
-        return value
-
-    def sha256(self, key: str) -> str:
-        value = self.text(key)
-        if len(value) != 64 or set(value) - set("0123456789abcdef"):
-            raise self.wrong(key, "64 hexadecimal digits")
-        return value
-
-    def integer(self, key: str) -> int:
-        value = self.items.get(key)
-        if type(value) is not int or not 0 <= value < _MAX:
-            raise self.wrong(key, "an integer of 0 or more")
-        return value
-
-    def array(self, key: str) -> list[Any]:
-        value = self.items.get(key)
-        if not isinstance(value, list):
-            raise self.wrong(key, "an array")
-        return value
-
-    def integers(self, key: str) -> tuple[int, ...]:
-        values = self.array(key)
-        if any(type(value) is not int or not 0 <= value < _MAX for value in values):
-            raise self.wrong(key, "integers of 0 or more")
-        return tuple(values)
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        values = self.array(key)
-        if not all(isinstance(value, str) and _is_unicode(value) for value in values):
-            raise self.wrong(key, "strings")
-        return tuple(values)
-
-    def obj(self, key: str) -> _Object:
-        value = self.items.get(key)
-        if not isinstance(value, dict):
-            raise self.wrong(key, "an object")
-        return _Object(value, self.where, f"`{key}` in {self.path}")
-
-    def objects(self, key: str) -> list[_Object]:
-        values = self.array(key)
-        if not all(isinstance(value, dict) for value in values):
-            raise self.wrong(key, "objects")
-        return [_Object(value, self.where, f"`{key}[{index}]` in {self.path}") for index, value in enumerate(values)]

@@ -31,7 +31,8 @@ import numpy.typing as npt
 from repack import layout
 from repack.errors import Damaged, os_failure, shown
 from repack.files import open_input, read_bytes
-from repack.manifest import Entry, Manifest, canonical, from_json, to_json
+from repack.manifest import Entry, Manifest, from_json, to_json
+from repack.strict_json import canonical
 
 DATA_ALIGNMENT = 4096
 MAX_HEADER = 32 << 20

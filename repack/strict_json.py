@@ -1,0 +1,128 @@
+"""JSON that is taken at its word only: one spelling, no key twice, bounded, and every value asked for by its type."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from repack.errors import Damaged, shown
+
+BOUND = 1 << 63
+"""Integers are from 0 to below this."""
+MAX_VALUES = 1 << 20
+"""Most values in a manifest; 40,000 tensors have some 700,000. Small values cost 20 times their text in memory."""
+
+
+def canonical(value: object) -> str:
+    """JSON with sorted keys, without spaces, ASCII only."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def parse(text: str, where: str) -> StrictObject:
+    """The manifest, an object. Raises Damaged, or RecursionError if it is nested too deeply."""
+    if not text.isascii() or text.count(",") + text.count("[") + text.count("{") > MAX_VALUES:
+        raise Damaged(f"the manifest is not ASCII or has more than {MAX_VALUES} values", where=where)
+    try:
+        value = json.loads(text, object_pairs_hook=_unique_keys, parse_int=_bounded)
+        same = canonical(value) == text
+    except ValueError:
+        raise Damaged("the manifest is not JSON", where=where) from None
+    if not isinstance(value, dict) or not same:
+        raise Damaged("the manifest is not an object in canonical JSON", where=where)
+    return StrictObject(value, where, "the manifest")
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    items = dict(pairs)
+    if len(items) != len(pairs):
+        raise ValueError("duplicate key")
+    return items
+
+
+def _bounded(digits: str) -> int:
+    """An integer of JSON, which may have any number of digits: to read them takes quadratic time."""
+    if len(digits) > 20:
+        raise ValueError("integer too long")
+    return int(digits)
+
+
+def _is_unicode(text: str) -> bool:
+    """JSON can escape half of a surrogate pair; no GGUF name can hold it, and stock readers refuse it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class StrictObject:
+    """A JSON object whose members are asked for by type; a wrong one is named."""
+
+    items: dict[str, Any]
+    where: str
+    path: str
+
+    def wrong(self, key: str, expected: object) -> Damaged:
+        """The error that says what stands under `key` and what should."""
+        found = "nothing" if key not in self.items else shown(canonical(self.items[key]))
+        return Damaged(f"`{key}` of {self.path} is wrong", where=self.where, found=found, expected=expected)
+
+    def text(self, key: str) -> str:
+        """A string that can be written as UTF-8."""
+        value = self.items.get(key)
+        if not isinstance(value, str) or not _is_unicode(value):
+            raise self.wrong(key, "a string")
+        return value
+
+    def sha256(self, key: str) -> str:
+        """A digest in small hexadecimal digits."""
+        value = self.text(key)
+        if len(value) != 64 or set(value) - set("0123456789abcdef"):
+            raise self.wrong(key, "64 hexadecimal digits")
+        return value
+
+    def integer(self, key: str) -> int:
+        """An integer from 0 to 2^63 - 1; neither a boolean nor a float."""
+        value = self.items.get(key)
+        if type(value) is not int or not 0 <= value < BOUND:
+            raise self.wrong(key, "an integer of 0 or more")
+        return value
+
+    def array(self, key: str) -> list[Any]:
+        """An array of anything."""
+        value = self.items.get(key)
+        if not isinstance(value, list):
+            raise self.wrong(key, "an array")
+        return value
+
+    def integers(self, key: str) -> tuple[int, ...]:
+        """An array of integers."""
+        values = self.array(key)
+        if any(type(value) is not int or not 0 <= value < BOUND for value in values):
+            raise self.wrong(key, "integers of 0 or more")
+        return tuple(values)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """An array of strings."""
+        values = self.array(key)
+        if not all(isinstance(value, str) and _is_unicode(value) for value in values):
+            raise self.wrong(key, "strings")
+        return tuple(values)
+
+    def obj(self, key: str) -> StrictObject:
+        """An object."""
+        value = self.items.get(key)
+        if not isinstance(value, dict):
+            raise self.wrong(key, "an object")
+        return StrictObject(value, self.where, f"`{key}` in {self.path}")
+
+    def objects(self, key: str) -> list[StrictObject]:
+        """An array of objects."""
+        values = self.array(key)
+        if not all(isinstance(value, dict) for value in values):
+            raise self.wrong(key, "objects")
+        return [
+            StrictObject(value, self.where, f"`{key}[{index}]` in {self.path}") for index, value in enumerate(values)
+        ]
