@@ -65,6 +65,11 @@ def test_broken_members(check: str) -> None:
     assert [canonical(forge.manifest) for forge in broken if accepts(forge.manifest)] == []
 
 
+@pytest.mark.parametrize("ne", [[], [255, 2], [128], [256, 1, 1, 1, 1], [256, -1], [256, 1 << 63], [256.5], ["256"]])
+def test_broken_dimensions(ne: list[Any]) -> None:
+    assert not accepts(forged(("tensors", 0, "ne"), ne).manifest)
+
+
 @pytest.mark.parametrize(
     "path",
     [path for path in paths(tiny().manifest) if not isinstance(path[-1], int) and path[:2] != ("source", "general")],
