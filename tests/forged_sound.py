@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.forge import T0, Forge, changed, extra, tiny, with_tensors
+import struct
+
+from tests.forge import T0, Forge, changed, entry, extra, tiny, with_tensors
 
 HEX = "0123456789abcdef" * 4
 NAMES = (
@@ -15,7 +17,19 @@ NAMES = (
 )
 DEEP = '{"a":' * 7 + "1" + "}" * 7
 
+
+def unusual_d() -> Forge:
+    """Super-blocks whose d is zero, subnormal, infinite or NaN, of either sign."""
+    bits = (0x0000, 0x8000, 0x0001, 0x03FF, 0x7BFF, 0x7C00, 0xFC00, 0x7C01, 0x7E00, 0xFFFF)
+    data = b"".join(bytes(range(208)) + struct.pack("<H", d) + bytes(14) for d in bits)
+    return tiny(lambda m: m.update(tensors=[entry("d", [256, len(bits)], data)], source=LARGE), data=data)
+
+
+LARGE = {"general": {}, "shards": [{"name": "large", "size": 1 << 40, "header_sha256": HEX}]}
+
 SOUND: list[Forge] = [
+    unusual_d(),
+    with_tensors(*((f"n.{n}", [256 * n]) for n in range(1, 33))),  # SHA-256 of every length modulo 64
     tiny(),
     tiny(start=4096 * 5),
     changed("format", "minor", to=7),
