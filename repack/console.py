@@ -65,7 +65,14 @@ class Console:
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
-        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+        box = SIMPLE_HEAD if self._tables_to.isatty() else None  # a log needs no lines, and stays ASCII
+        table = Table(
+            box=box,
+            padding=(0, 3, 0, 0) if box is None else (0, 1),
+            show_edge=False,
+            pad_edge=False,
+            header_style="bold",
+        )
         for index, name in enumerate(header):
             table.add_column(name, justify="right" if index in right else "left", overflow="fold")
         for row in rows:

@@ -106,7 +106,7 @@ def _find_gpu(options: Options, verdict: Verdict, model: Path | None) -> _Gpu:
     except EnvironmentFailure as error:
         if required:
             raise
-        return _no_gpu(f"no GPU: {error}")
+        return _no_gpu(f"the GPU stages were not run: {error}")
     verdict.environment |= {f"gpu {key}": str(value) for key, value in asdict(info).items()}
     return _Gpu(info)
 
