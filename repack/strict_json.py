@@ -24,13 +24,17 @@ def parse(text: str, where: str) -> StrictObject:
     if not text.isascii() or text.count(",") + text.count("[") + text.count("{") > MAX_VALUES:
         raise Damaged(f"the manifest is not ASCII or has more than {MAX_VALUES} values", where=where)
     try:
-        value = json.loads(text, object_pairs_hook=_unique_keys, parse_int=_bounded)
+        value = json.loads(text, object_pairs_hook=_unique_keys, parse_int=_bounded, parse_float=_no_fraction)
         same = canonical(value) == text
     except ValueError:
         raise Damaged("the manifest is not JSON", where=where) from None
     if not isinstance(value, dict) or not same:
         raise Damaged("the manifest is not an object in canonical JSON", where=where)
     return StrictObject(value, where, "the manifest")
+
+
+def _no_fraction(text: str) -> None:
+    raise ValueError(f"{text} is no integer")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -118,7 +118,22 @@ BROKEN: dict[str, list[Forge]] = {
             tiny(text=swapped('"golden"', f'"{text}"'))
             for text in ("\\u00e", "\\", "\\u0022", "\\u005c", "\\u0", "\\u007e", "\\u0020")
         ),
-        *(extra(text) for text in ("01", "-", "tru", "[1,]", "[,1]", '{"b":1,"a":1}', '{"a":1,"a":1}', "{1:1}", "'a'")),
+        *(
+            extra(text)
+            for text in (
+                "01",
+                "-",
+                "1.5",
+                "1e2",
+                "tru",
+                "[1,]",
+                "[,1]",
+                '{"b":1,"a":1}',
+                '{"a":1,"a":1}',
+                "{1:1}",
+                "'a'",
+            )
+        ),
         *(extra(text) for text in ("[" * 100_000, "[" * 100_000 + "]" * 100_000, "NaN", "Infinity", "", "[1 ]")),
     ],
     "C5": [
