@@ -10,7 +10,7 @@
 #define __device__
 #define __global__
 #define __forceinline__ inline
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 #define __shared__ static
 
 struct Index { int x; };
@@ -19,7 +19,7 @@ struct alignas(16) uint4 { unsigned x, y, z, w; };
 static uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
-static Index threadIdx, blockIdx, blockDim;
+static Index threadIdx, blockIdx, blockDim, gridDim;
 static std::vector<ucontext_t> fibers;
 static ucontext_t scheduler;
 static float exchanged[1024];
@@ -48,6 +48,9 @@ static int __dp4a(int a, int b, int sum) {
     for (int shift = 0; shift < 32; shift += 8) sum += (int8_t)(a >> shift) * (int8_t)(b >> shift);
     return sum;
 }
+static int __dp2a_lo(int a, int b, int sum) { return sum + (int16_t)a * (int8_t)b + (a >> 16) * (int8_t)(b >> 8); }
+static int min(int a, int b) { return a < b ? a : b; }
+static unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
 static void atomicMin(unsigned long long* p, unsigned long long value) { if (value < *p) *p = value; }
 
 static float host_half_to_float(uint16_t bits) {
