@@ -162,10 +162,15 @@ def _deliver(code: int) -> int:
     _write(sys.stdout, "")
     if _undelivered:
         error_line(os_failure(_undelivered[0], "standard output cannot be written"))
-    return code or (EnvironmentFailure.exit_code if _undelivered else PROVEN)
+    return code or undelivered()
 
 
 _undelivered: list[OSError] = []
+
+
+def undelivered() -> int:
+    """What the process will return, at best, for what standard output could not take so far: 4, or 0."""
+    return EnvironmentFailure.exit_code if _undelivered else PROVEN
 
 
 def _write(stream: TextIO, text: str) -> None:

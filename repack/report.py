@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from repack import layout
-from repack.console import Console
-from repack.errors import PROVEN, DplError
+from repack.console import Console, undelivered
+from repack.errors import DplError
 from repack.report_files import STDOUT, write_report
 from repack.version import NAME, VERSION
 
@@ -48,7 +48,7 @@ class Report:
             "format": FORMAT,
             "tool": {"name": NAME, "version": VERSION},
             "result": "failed" if self.error else done,
-            "exit_code": self.error.exit_code if self.error else PROVEN,
+            "exit_code": self.error.exit_code if self.error else undelivered(),
             "error": str(self.error) if self.error else None,
             "model": _utf8(self.model),
             "output": None if self.output is None else _utf8(self.output),

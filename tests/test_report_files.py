@@ -106,13 +106,16 @@ def test_the_json_says_what_the_process_returns(good: Pair, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("differs", [False, True])
-def test_a_full_or_closed_standard_output(good: Pair, differs: bool) -> None:
+def test_a_full_or_closed_standard_output(good: Pair, differs: bool, tmp_path: Path) -> None:
     if differs:
         damage(good[1], 4096)
-    for extra in ((), ("--json", "-")):
+    report = tmp_path / "r.json"
+    for extra in ((), ("--json", "-"), ("--json", report)):
         with open("/dev/full", "w") as full:  # noqa: PTH123
             done = call("verify", *good, "--device", "cpu", *extra, stdout=full, stderr=None, capture_output=False)
         assert done.returncode == (1 if differs else 4)
+        if report in extra:
+            assert json.loads(report.read_text())["exit_code"] == done.returncode
         reader, writer = os.pipe()
         os.close(reader)
         done = call("verify", *good, "--device", "cpu", *extra, stdout=writer, stderr=None, capture_output=False)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from repack.console import Console, attempt
+from repack.console import Console, attempt, undelivered
 from repack.errors import os_failure, shown
 from repack.report_files import STDOUT, prepare, write_report
 from verify.reports.as_json import to_json
@@ -39,7 +39,7 @@ def deliver(verdict: Verdict, options: Namespace, console: Console) -> int:
     is written last, so that the code in it is the one returned.
     """
     show(verdict, console)
-    code = verdict.exit_code
+    code = verdict.exit_code or undelivered()
     for name, render in _FILES.items():
         path = getattr(options, name)
         if path is not None:

@@ -73,6 +73,8 @@ def verify(model: Path | None, sidecar: Path, options: Options, meter: Meter) ->
             _run_stages(index, files, options, gpu, meter, verdict)
     except DplError as error:
         verdict.failed(stage, error)
+    except MemoryError:
+        verdict.failed(stage, EnvironmentFailure("out of memory"))
     _fill_in(verdict, model)
     verdict.seconds = time.perf_counter() - started
     return verdict
