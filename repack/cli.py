@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repack.console import Console, Parser, attempt, run
+from repack.console import Console, Parser, attempt, file_path, run
 from repack.errors import PROVEN, DplError, UsageError, shown
 from repack.report_files import prepare
 from repack.version import VERSION
@@ -32,8 +31,10 @@ def _parser() -> Parser:
         description="Rearrange the Q6_K tensors of a GGUF model into the dense split-plane layout (dpl), in a sidecar.",
         epilog="Exit codes: 0 done, 2 usage, 3 input damaged or unsupported, 4 environment, 5 nothing to convert.",
     )
-    parser.add_argument("model", type=Path, metavar="MODEL.gguf", help="the model, or the first shard of a split one")
-    parser.add_argument("-o", "--output", type=Path, metavar="MODEL.dpl", help="the sidecar to write")
+    parser.add_argument(
+        "model", type=file_path, metavar="MODEL.gguf", help="the model, or the first shard of a split one"
+    )
+    parser.add_argument("-o", "--output", type=file_path, metavar="MODEL.dpl", help="the sidecar to write")
     parser.add_argument("--include", action="append", default=[], metavar="RE", help="only tensors whose name has RE")
     parser.add_argument("--exclude", action="append", default=[], metavar="RE", help="no tensor whose name has RE")
     parser.add_argument(

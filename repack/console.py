@@ -14,9 +14,10 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from repack.errors import PROVEN, DplError, EnvironmentFailure, UsageError, one_line, os_failure
+from repack.errors import PROVEN, DplError, EnvironmentFailure, UsageError, one_line, os_failure, shown
 from repack.signals import Interrupted, hold, raise_on_signals
 
 SECONDS_BETWEEN_LINES = 5.0
@@ -31,6 +32,13 @@ class Parser(argparse.ArgumentParser):
         if len(message) > LONGEST_QUOTE:
             message = f"{message[:LONGEST_QUOTE]}..."
         raise UsageError(message, hint=f"see {self.prog} --help")
+
+
+def file_path(text: str) -> Path:
+    """For argparse: the path of a file, which is neither empty nor ends like a folder's."""
+    if not text or text.endswith(os.sep):
+        raise argparse.ArgumentTypeError(f"{shown(text)} does not name a file")
+    return Path(text)
 
 
 class Console:
@@ -147,6 +155,8 @@ def _explain(error: Exception) -> int:
         traceback.print_exc()
     if isinstance(error, MemoryError):
         error = EnvironmentFailure("out of memory")
+    elif isinstance(error, RuntimeError) and "start new thread" in str(error):
+        error = EnvironmentFailure("the system allows no more threads or memory", hint="raise the limits (ulimit)")
     elif isinstance(error, OSError):
         error = os_failure(error, str(error.filename) if error.filename else "the operating system refused")
     elif not isinstance(error, DplError):

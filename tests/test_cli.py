@@ -188,3 +188,18 @@ def test_a_leading_dash(model: Path) -> None:
     command = [sys.executable, "-m", "repack", "-o=-m.dpl", "--", "-m.gguf"]
     assert subprocess.run(command, cwd=model.parent, check=False, capture_output=True, env=NO_COLOUR).returncode == 0
     assert (model.parent / "-m.dpl").exists()
+
+
+@pytest.mark.parametrize("path", ["", "folder/"])
+def test_paths_that_name_no_file(model: Path, path: str) -> None:
+    assert "does not name a file" in one_line_error(call("repack", model, "-o", path), 2)
+    assert "does not name a file" in one_line_error(call("verify", model, path), 2)
+    assert not (model.parent / "folder").exists()
+
+
+def test_a_machine_that_allows_no_more_memory(model: Path) -> None:
+    line = f"ulimit -v 300000; exec '{sys.executable}' -m repack '{model}' -o '{model}.dpl'"
+    done = subprocess.run(["bash", "-c", line], check=False, capture_output=True, text=True, env=NO_COLOUR)
+    assert done.returncode in {0, 4}  # enough for some builds of NumPy
+    assert "internal error" not in done.stderr
+    assert "Traceback" not in done.stderr

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from repack.console import Console, Parser, run
+from repack.console import Console, Parser, file_path, run
 from repack.errors import PROVEN, UsageError, shown
 from repack.version import VERSION
 from verify.forms import FORM_NAMES
@@ -27,7 +26,7 @@ def _parser() -> Parser:
         "4 environment, 5 nothing to check.",
     )
     parser.add_argument(
-        "paths", type=Path, nargs="+", metavar="FILE", help="MODEL.gguf and MODEL.dpl, or MODEL.dpl alone"
+        "paths", type=file_path, nargs="+", metavar="FILE", help="MODEL.gguf and MODEL.dpl, or MODEL.dpl alone"
     )
     parser.add_argument("--include", action="append", default=[], metavar="RE", help="only tensors whose name has RE")
     parser.add_argument(
