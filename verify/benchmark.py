@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from repack.errors import EnvironmentFailure
 from repack.gguf_metadata import Scalar
 from repack.manifest import Entry
-from verify.bandwidth import ShapeTimings, measure
+from verify.bandwidth import READ, STAGED, ShapeTimings, Timing, measure
+from verify.forms import LAYOUTS
 from verify.verdict import Verdict
 
 
@@ -60,16 +61,21 @@ def check_bandwidth(found: Sequence[Use], l2_bytes: int, verdict: Verdict) -> No
     verdict.passed("bandwidth", detail=f"{len(found)} shapes measured")
 
 
+def best(shape: ShapeTimings) -> dict[str, Timing]:
+    """The fastest decode of a shape from native (staged or not), padded and dpl rows, each with its own best form."""
+    found: dict[str, Timing] = {}
+    for timing in shape.timings:
+        layout = "native" if timing.layout == STAGED else timing.layout
+        if timing.form != READ and (layout not in found or timing.median < found[layout].median):
+            found[layout] = timing
+    return found
+
+
 def token_milliseconds(found: Sequence[Use], shapes: Sequence[ShapeTimings]) -> dict[str, float]:
     """Milliseconds that one token's Q6_K products take in each layout: per shape its fastest form, times its uses."""
-    best: dict[tuple[int, int, str], float] = {}
-    for shape in shapes:
-        for timing in shape.timings:
-            key = (shape.rows, shape.n, timing.layout)
-            if timing.form != "read":
-                best[key] = min(best.get(key, timing.median), timing.median)
+    times = {(shape.rows, shape.n): best(shape) for shape in shapes}
     return {
-        layout: sum(best[use.rows, use.n, layout] * use.times for use in found) / 1e3
-        for layout in ("native", "padded", "dpl")
-        if all((use.rows, use.n, layout) in best for use in found)
+        layout: sum(times[use.rows, use.n][layout].median * use.times for use in found) / 1e3
+        for layout in LAYOUTS
+        if found and all(layout in times.get((use.rows, use.n), {}) for use in found)
     }

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from repack.version import NAME, VERSION
+from verify.benchmark import token_milliseconds
 from verify.reports.summary import closing_line, ledger, meaning, result, stages, tensor_bytes, tensors
 from verify.verdict import Outcome, Verdict
 
@@ -74,6 +75,7 @@ def as_dict(verdict: Verdict, exit_code: int) -> dict[str, Any]:
             for decoded in verdict.decoded
         ],
         "bandwidth": _bandwidth(verdict),
+        "token_ms": token_milliseconds(verdict.uses, verdict.bandwidth),
     }
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from verify.benchmark import best
 from verify.reports.markup import Markup, element, joined
+from verify.reports.speeds import token_line
 from verify.reports.summary import dead, ledger
 from verify.verdict import Verdict
 
@@ -45,7 +47,8 @@ def speed_section(verdict: Verdict) -> Markup:
     )
     times = {(use.rows, use.n): use.times for use in verdict.uses}
     shapes = [_shape(shape, times.get((shape.rows, shape.n)), fastest) for shape in verdict.bandwidth]
-    return element("section", element("h2", "Decode speed"), legend, *shapes)
+    token = element("p", token_line(verdict))
+    return element("section", element("h2", "Decode speed"), token, legend, *shapes)
 
 
 def _shape(shape: ShapeTimings, times: int | None, fastest: float) -> Markup:
@@ -55,6 +58,11 @@ def _shape(shape: ShapeTimings, times: int | None, fastest: float) -> Markup:
         if timing.form != _READ:
             forms.setdefault(timing.form, []).append(timing)
     notes = [f"{times} a token"] if times else []
+    found = best(shape)
+    if {"padded", "dpl"} <= set(found):
+        notes.append(
+            f"dpl {found['padded'].median / found['dpl'].median:.3f} times as fast as padded, each at its best"
+        )
     if shape.fits_l2:
         notes.append("fits the L2: in use it may be read from there")
     if not shape.identical:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from verify.reports.speeds import GAIN_HEADER, TIMING_HEADER, gain_rows, timing_rows, token_line
 from verify.reports.summary import (
     closing_line,
     dead,
@@ -57,19 +58,13 @@ def _ledger(verdict: Verdict) -> str:
 
 
 def _speeds(verdict: Verdict) -> str:
-    rows = [
-        (
-            f"{shape.rows} x {256 * shape.n}",
-            timing.form,
-            timing.layout,
-            f"{timing.median:.2f}",
-            f"{timing.content:.0f}",
-            f"{timing.share:.1%}" + (" (above the ceiling: not to be trusted)" if timing.above_ceiling else ""),
-        )
-        for shape in verdict.bandwidth
-        for timing in shape.timings
-    ]
-    return _table(("shape", "form", "layout", "us", "GB/s", "of ceiling"), rows, right=(3, 4, 5)) if rows else ""
+    if not verdict.bandwidth:
+        return ""
+    tables = (
+        _table(TIMING_HEADER, timing_rows(verdict), right=(3, 5, 6, 7)),
+        _table(GAIN_HEADER, gain_rows(verdict), right=(1, 2, 3, 4, 5, 6)),
+    )
+    return "\n\n".join(part for part in (*tables, token_line(verdict)) if part)
 
 
 def _tensors(verdict: Verdict) -> str:

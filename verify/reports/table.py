@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from repack.console import Console, error_line
+from verify.reports.speeds import GAIN_HEADER, TIMING_HEADER, gain_rows, timing_rows, token_line
 from verify.reports.summary import (
     TensorSummary,
     closing_line,
@@ -32,8 +33,9 @@ def show(verdict: Verdict, console: Console) -> None:
         rows_of_tensors = [_tensor_row(summary) for summary in tensors(verdict)]
         console.table(("tensor", "ne", "bytes", "result", "checks"), rows_of_tensors, right=(2,))
     if verdict.bandwidth:
-        header = ("shape", "form", "layout", "us", "GB/s", "of ceiling")
-        console.table(header, _speed_rows(verdict), right=(3, 4, 5))
+        console.table(TIMING_HEADER, timing_rows(verdict), right=(3, 5, 6, 7))
+        console.table(GAIN_HEADER, gain_rows(verdict), right=(1, 2, 3, 4, 5, 6))
+        console.verdict(token_line(verdict), good=True)
     errors = problems(verdict)
     for outcome in errors[:MOST_ERRORS]:
         error_line(f"{outcome.stage}: {plain(outcome.detail)}")
@@ -67,21 +69,3 @@ def _tensor_row(summary: TensorSummary) -> tuple[str, ...]:
     unusual = f"; {tensor.nonfinite_d:,} d not finite" if tensor.nonfinite_d else ""
     checks = ", ".join(summary.stages(status)) + unusual
     return plain(tensor.name), dimensions(tensor.ne), f"{tensor.nbytes:,}", WORDS[status], checks
-
-
-def _speed_rows(verdict: Verdict) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
-    for shape in verdict.bandwidth:
-        for timing in shape.timings:
-            share = f"{timing.share:.1%}" + (" (!)" if timing.above_ceiling else "")
-            rows.append(
-                (
-                    f"{shape.rows} x {256 * shape.n}" + (" (fits L2)" if shape.fits_l2 else ""),
-                    timing.form,
-                    timing.layout,
-                    f"{timing.median:.2f}",
-                    f"{timing.content:.0f}",
-                    share,
-                )
-            )
-    return rows
