@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import resource
 import select
@@ -80,9 +82,11 @@ class Child:
         self._files = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - `finish` closes them
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # NumPy's idle threads; nothing of theirs is used
+            gc.freeze()  # else the child's collector touches, and so copies, all pages of this process
             self.pid = os.fork()
         if not self.pid:
             _child(function, self._files[0].fileno(), self._files[1].fileno(), memory, before)
+        gc.unfreeze()
 
     def finish(self, seconds: float = 20) -> Done:
         """Wait for the end."""
@@ -108,11 +112,16 @@ def _load() -> None:
     import verify.run
 
     del gguf, rich, repack, verify
+    with contextlib.suppress(Exception):  # an extra, and not every machine can import it
+        import cupy
+
+        del cupy
 
 
 def _child(function: Callable[[], int], out: int, err: int, memory: int | None, before: Callable[[], object]) -> None:
     code = 99
     try:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
         for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
             signal.signal(ending, signal.SIG_DFL)
         for number, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, out), (2, err)):

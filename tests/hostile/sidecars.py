@@ -92,7 +92,7 @@ def header_of(manifest: Json, text: str | None = None) -> str:
     for entry in manifest["tensors"]:
         ne, stride = entry["ne"], -(-210 * (entry["ne"][0] // 256) // 16) * 16
         shape = [*reversed(ne[1:]), stride] if len(ne) > 1 else [1, stride]
-        end = begin + prod(shape)
+        end = begin + prod(int(size) for size in shape)
         facts = f'"dtype":"U8","shape":{canonical(shape)},"data_offsets":[{begin},{end}]'
         members.append(f"{canonical(entry['name'])}:{{{facts}}}")
         begin = end

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -117,23 +118,23 @@ def test_shards_that_are_missing_are_listed_but_not_all(tmp_path: Path) -> None:
 # --- sidecars
 
 
-BOMBS = {
-    "lists": "[" + "[]," * 10_000_000 + "[]]",
-    "objects": "[" + "{}," * 10_000_000 + "{}]",
-    "numbers": "[" + "1," * 15_000_000 + "1]",
-    "texts": '["' + '","' * 10_000_000 + '"]',
-    "brackets": "[" * 30_000_000,
-    "digits": '{"a":' + "9" * 30_000_000 + "}",
-    "a fraction": '{"a":0.' + "9" * 30_000_000 + "}",
-    "an exponent": '{"a":1e' + "9" * 30_000_000 + "}",
-    "escapes": '{"a":"' + "\\u0041" * 5_000_000 + '"}',
-    "one character that needs four bytes": '{"a":"\\ud83d\\ude00' + "a" * 30_000_000 + '"}',
+BOMBS: dict[str, Callable[[], str]] = {
+    "lists": lambda: "[" + "[]," * 10_000_000 + "[]]",
+    "objects": lambda: "[" + "{}," * 10_000_000 + "{}]",
+    "numbers": lambda: "[" + "1," * 15_000_000 + "1]",
+    "texts": lambda: '["' + '","' * 10_000_000 + '"]',
+    "brackets": lambda: "[" * 30_000_000,
+    "digits": lambda: '{"a":' + "9" * 30_000_000 + "}",
+    "a fraction": lambda: '{"a":0.' + "9" * 30_000_000 + "}",
+    "an exponent": lambda: '{"a":1e' + "9" * 30_000_000 + "}",
+    "escapes": lambda: '{"a":"' + "\\u0041" * 5_000_000 + '"}',
+    "one character that needs four bytes": lambda: '{"a":"\\ud83d\\ude00' + "a" * 30_000_000 + '"}',
 }
 
 
 @pytest.mark.parametrize("kind", BOMBS)
 def test_json_that_grows(kind: str, tmp_path: Path) -> None:
-    header = '{"__metadata__":{"dpl":' + json.dumps(BOMBS[kind]) + "}}"
+    header = '{"__metadata__":{"dpl":' + json.dumps(BOMBS[kind]()) + "}}"
     path = tmp_path / "model.dpl"
     path.write_bytes(framed(header, b""))
     done = call("verify", "--quiet", path, memory=400 * MIB)
