@@ -9,11 +9,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shutil
 import sys
+import textwrap
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
@@ -62,7 +65,11 @@ class Console:
         if self._quiet:
             return
         width = max(len(label) for label, _ in facts)
-        lines = [title, *(f"  {label:<{width}}  {value}" for label, value in facts)]
+        room = shutil.get_terminal_size().columns - width - 4 if self._tables_to.isatty() else sys.maxsize
+        lines = [title]
+        for label, value in facts:
+            folded = textwrap.wrap(value, max(room, 20), break_long_words=False) or [""]
+            lines += [f"  {name:<{width}}  {part}" for name, part in zip_longest([label], folded, fillvalue="")]
         _write(self._tables_to, "\n".join(lines) + "\n")
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
