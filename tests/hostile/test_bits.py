@@ -23,10 +23,11 @@ from tests.hostile.sidecars import sidecar_of, write_pair
 from verify.checks import check_selection, check_sidecar, check_source
 from verify.contents import check_contents
 from verify.pairs import Files, Pair, opened
-from verify.verdict import Verdict
+from verify.verdict import Status, Verdict
 
 MODEL = Model([q6_k_tensor("a", (256, 1), 1), q6_k_tensor("c", (512, 1), 2)])
 GOOD = sidecar_of(MODEL)
+PADDING = {*range(210, 224), *range(224 + 420, 224 + 432)}
 START = 8 + int.from_bytes(GOOD[:8], "little")
 
 
@@ -112,9 +113,12 @@ def test_every_bit_of_the_data(alone: bool, bench: Bench) -> None:
     """All planes, and the zeros that round a row up."""
     index = None if alone else bench.index
     with opened(bench.sidecar, index) as files:
-        byte_stages(files, index).tensors += []
         for at, bit in bench.flips(START, len(GOOD)):
-            assert byte_stages(files, index).exit_code == (3 if alone else 1), (at, bit)
+            verdict = byte_stages(files, index)
+            assert verdict.exit_code == (3 if alone else 1), (at, bit)
+            failed = {outcome.stage for outcome in verdict.outcomes if outcome.status is Status.FAILED}
+            seen_by = "padding" if at - START in PADDING else "" if alone else "bytes"
+            assert failed == {"digests", seen_by} - {""}, (at, bit)
         assert not any(outcome.exit_code for outcome in byte_stages(files, index).outcomes)
 
 
