@@ -20,11 +20,13 @@ from verify.kernels import source
 
 GXX = shutil.which("g++")
 pytestmark = pytest.mark.skipif(GXX is None, reason="g++ not found")
+MULTIPROCESSORS = 2  # so that a walking block has several rows
 SHIM = Path(__file__).with_name("cuda_on_host.h")
 
 DECODE = """
 extern "C" void run(void (*kernel)(const u8*, const u8*, float*, long long, int), int grid, int block,
                     const u8* weights, const u8* activations, float* out, long long rows, int n) {
+    gridDim.x = grid;
     launch(kernel, grid, block, weights, activations, out, rows, n);
 }
 """
@@ -74,7 +76,7 @@ def bits_on_host(library: ctypes.CDLL, form: Form, layout: str, native: Bytes, n
     weights = {"native": lambda a, _: a, "staged": lambda a, _: a, "padded": padded, "dpl": packed}[layout](native, n)
     weights, vector = aligned(weights), aligned(plain)
     out = np.full(rows + 1, np.nan, np.float32)
-    grid = -(-rows // form.rows_per_block)
+    grid = -(-rows // form.groups) if layout == "staged" else form.grid(rows, MULTIPROCESSORS)
     library.run(
         ctypes.cast(getattr(library, f"{form.name}_{layout}"), ctypes.c_void_p),
         grid,
@@ -108,13 +110,22 @@ def test_loop_and_pf(loop_kernels: ctypes.CDLL, n: int) -> None:
 @pytest.mark.parametrize(
     ("form", "sizes"),
     [
-        (row_form(1, 1), (1, 2, 3, 5, 7, 8)),
+        (row_form(1, 1), (1,)),
+        (Form("row", 32, 1, 128), (1, 2, 3, 5, 7, 8)),
         (Form("row", 16, 5, 64), (20, 74)),
+        (Form("row", 96, 1, 96, 2), (20, 3)),
+        (Form("row", 64, 2, 128, 3), (16, 33)),
+        (Form("row", 16, 1, 64, 2), (3, 16)),
+        (Form("row", 64, 1, 128, 1, 1, "walk"), (16, 5)),
+        (Form("row", 8, 1, 32, 1, 1, "walk"), (2, 1)),
+        (Form("row", 224, 1, 224, 1, 2, "walk"), (54,)),
         (Form("row", 1, 2, 32), (3,)),
-        (row_form(38, 2560), (38, 54)),
+        (row_form(38, 2560), (38,)),
         (Form("row", 224, 1, 224), (54,)),
+        (Form("row", 64, 1, 128, 2, 1, "once"), (16, 12)),
         (row_form(54, 5120), (54, 56)),
-        (row_form(74, 3584), (74, 54)),
+        (row_form(12, 128256), (12,)),
+        (row_form(74, 3584), (74,)),
         (row_form(300, 4), (300,)),
     ],
     ids=str,

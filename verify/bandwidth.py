@@ -16,8 +16,9 @@ import numpy.typing as npt
 from repack.errors import EnvironmentFailure
 from repack.layout import BLOCK_BYTES, PADDED_BLOCK_BYTES, Bytes, pack_rows, row_stride
 from verify.activations import pack_plain, pack_quarters, seeded
+from verify.dependent import launch_dependent
 from verify.device import can_stage, decoder, device_errors, tool
-from verify.forms import LAYOUTS, Form, forms_for
+from verify.forms import LAYOUTS, Form, forms_for, row_form
 
 STAGED = "staged"
 """The native layout again, its rows copied to shared memory first; form `row` only."""
@@ -85,23 +86,30 @@ def measure(
     l2_bytes: int,
     variants: Sequence[tuple[Form, str]] | None = None,
     replays: int = REPLAYS,
+    dependent: bool = False,
 ) -> ShapeTimings:
     """Time decoding `rows` rows of `n` super-blocks on the current device.
 
-    variants: forms and layouts (`staged` too); by default all that apply. Raises EnvironmentFailure.
+    variants: forms and layouts (`staged` too); by default all that apply. dependent: launch all of them, the read-only
+    kernel as well, as dependent on the one before (verify/dependent.py; form `row` only). Raises EnvironmentFailure.
     """
     with device_errors(f"bandwidth of {rows} x {256 * n}"):
-        return _measure(rows, n, l2_bytes, list(variants or all_variants(rows, n)), replays)
+        chosen = list(variants or all_variants(rows, n, dependent))
+        return _measure(rows, n, l2_bytes, chosen, replays, dependent)
 
 
-def all_variants(rows: int, n: int) -> list[tuple[Form, str]]:
-    """Every form that applies to the shape over every layout."""
+def all_variants(rows: int, n: int, dependent: bool = False) -> list[tuple[Form, str]]:
+    """Every form that applies to the shape over every layout; of dependent launches, `row` alone."""
+    if dependent:
+        return [(row_form(n, rows, dependent=True), layout) for layout in LAYOUTS]
     variants = [(form, layout) for form in forms_for(n, rows) for layout in LAYOUTS]
     form = variants[-1][0]
     return variants + ([(form, STAGED)] if can_stage(form, n) else [])
 
 
-def _measure(rows: int, n: int, l2_bytes: int, variants: list[tuple[Form, str]], replays: int) -> ShapeTimings:
+def _measure(
+    rows: int, n: int, l2_bytes: int, variants: list[tuple[Form, str]], replays: int, dependent: bool
+) -> ShapeTimings:
     import cupy  # noqa: PLC0415 - an optional extra
 
     stream = cupy.cuda.Stream(non_blocking=True)
@@ -116,7 +124,8 @@ def _measure(rows: int, n: int, l2_bytes: int, variants: list[tuple[Form, str]],
         identical = True
         for form, layout in variants:
             source = "native" if layout == STAGED else layout
-            launch = _decode(form, layout, quarters if form.name == "row" else plain, out, rows, n)
+            vector = quarters if form.name == "row" else plain
+            launch = _decode(form, layout, vector, out, rows, n, dependent)
             out.data.memset_async(0xFF, out.nbytes, stream)
             launch(weights[source].copies[-1])
             found = out.get(stream=stream)
@@ -124,7 +133,7 @@ def _measure(rows: int, n: int, l2_bytes: int, variants: list[tuple[Form, str]],
             launches[str(form), layout] = source, launch
         for layout in dict.fromkeys(source for source, _ in launches.values()):
             for loads in _READ_LOADS:
-                launch = _read(loads, out, weights[layout].nbytes)
+                launch = _read(loads, out, weights[layout].nbytes, dependent)
                 launch(weights[layout].copies[0])
                 launches[f"{READ}{loads}", layout] = layout, launch
         stream.synchronize()
@@ -146,15 +155,19 @@ def _measure(rows: int, n: int, l2_bytes: int, variants: list[tuple[Form, str]],
     )
 
 
-def _decode(form: Form, layout: str, activations: Any, out: Any, rows: int, n: int) -> Callable[[Any], None]:
-    run = decoder(form, layout)
+def _decode(
+    form: Form, layout: str, activations: Any, out: Any, rows: int, n: int, dependent: bool
+) -> Callable[[Any], None]:
+    run = decoder(form, layout, dependent)
     return lambda weights: run(weights, activations, out, rows, n)
 
 
-def _read(loads: int, out: Any, nbytes: int) -> Callable[[Any], None]:
+def _read(loads: int, out: Any, nbytes: int, dependent: bool) -> Callable[[Any], None]:
     kernel, items = tool(f"read{loads}"), nbytes // 16
     grid = -(-items // (_READ_THREADS * loads))
     arguments = (out, np.int64(items), np.uint32(0x9E3779B9))
+    if dependent:
+        return lambda weights: launch_dependent(kernel, grid, _READ_THREADS, (weights, *arguments))
     return lambda weights: kernel((grid,), (_READ_THREADS,), (weights, *arguments))
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from repack.errors import EnvironmentFailure
+from verify.dependent import launch_dependent
 from verify.forms import Form
 from verify.kernels import OPTIONS, source
 
@@ -153,32 +154,45 @@ def tool(name: str) -> Any:
     return _module("tools.cu").get_function(name)
 
 
-def decoder(form: Form, layout: str) -> Callable[[Any, Any, Any, int, int], None]:
+def decoder(form: Form, layout: str, dependent: bool = False) -> Callable[[Any, Any, Any, int, int], None]:
     """Return ``launch(weights, activations, out, rows, n)`` for one form over one layout (`staged` too for `row`).
 
     weights and activations: device uint8, in the form's packing; out: device, 4 bytes a row. `rows` must not be 0.
-    The launch goes to the current stream.
+    The launch goes to the current stream; a `dependent` one may start before what the stream did last has ended (see
+    verify/dependent.py; form `row` only).
     """
     module = _module("row.cu", *form.defines) if form.name == "row" else _module("loop.cu")
     kernel = module.get_function(f"{form.name}_{layout}")
 
     def launch(weights: Any, activations: Any, out: Any, rows: int, n: int) -> None:
-        grid = -(-rows // form.rows_per_block)
-        shared = staged_bytes(form, n) if layout == "staged" else 0
+        if not form.fits(n):
+            raise ValueError(f"{form} cannot decode rows of {n} super-blocks")
+        staged = layout == "staged"
+        grid = -(-rows // form.groups) if staged else form.grid(rows, _multiprocessors())
+        shared = staged_bytes(form, n) if staged else 0
         arguments = (weights, activations, out, np.int64(rows), np.int32(n))
-        kernel((grid,), (form.threads,), arguments, shared_mem=shared)
+        if dependent:
+            launch_dependent(kernel, grid, form.threads, arguments)
+        else:
+            kernel((grid,), (form.threads,), arguments, shared_mem=shared)
 
     return launch
 
 
 def staged_bytes(form: Form, n: int) -> int:
     """Shared memory that the staged native kernel needs (see row.cu)."""
-    return form.rows_per_block * ((210 * n + 47) // 16) * 16
+    return form.groups * ((210 * n + 47) // 16) * 16
 
 
 def can_stage(form: Form, n: int) -> bool:
     """Say whether the staged native kernel can run: form `row`, and the rows of a block fit into shared memory."""
     return form.name == "row" and staged_bytes(form, n) <= SHARED_BYTES
+
+
+def _multiprocessors() -> int:
+    import cupy  # noqa: PLC0415
+
+    return int(cupy.cuda.Device().attributes["MultiProcessorCount"])
 
 
 @cache

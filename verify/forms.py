@@ -7,7 +7,13 @@ from dataclasses import dataclass
 WARP = 32
 LAYOUTS = ("native", "padded", "dpl")
 FORM_NAMES = ("loop", "pf", "row")
-MANY_ROWS = 65_536
+PLANS = ("turns", "once", "walk")
+
+# What a Hopper GPU likes, measured on an H200 (docs/benchmarks.md):
+MULTIPROCESSORS = 132
+MOST_LANES = 416  # one quarter a lane up to here
+WARPS = 33  # at least so many in flight, which leaves a thread 56 registers or a little less
+REGISTERS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +27,14 @@ class Form:
     quarters: int = 1
     """`row`: quarter super-blocks that a lane has in flight at once."""
     threads: int = 256
-    """Threads in a block; ``threads / lanes`` rows."""
+    """Threads in a block; ``threads / lanes`` groups."""
+    rows: int = 1
+    """`row`: rows that a group of lanes takes at once."""
+    blocks: int = 1
+    """`row`: blocks a multiprocessor that the compiler must leave registers for."""
+    plan: str = "turns"
+    """`row`: in `turns` over rows of any length; `once`, which a row must fit; or `walk`: ``blocks`` blocks a
+    multiprocessor go over all rows, and a lane has at most one quarter of each."""
 
     def __post_init__(self) -> None:
         lanes = self.lanes
@@ -29,19 +42,42 @@ class Form:
             raise ValueError(f"{lanes} lanes: expected a power of two up to {WARP}, or whole warps")
         if self.threads % lanes or self.threads % WARP or not 0 < self.threads <= 1024:
             raise ValueError(f"{self.threads} threads: expected whole rows of {lanes} lanes, whole warps, at most 1024")
+        if self.plan not in PLANS or (self.plan == "walk" and self.quarters * self.rows != 1):
+            raise ValueError(f"plan {self.plan}: expected one of {PLANS}, `walk` with one quarter a lane")
 
     def __str__(self) -> str:
-        return f"row({self.lanes},{self.quarters},{self.threads})" if self.name == "row" else self.name
+        if self.name != "row":
+            return self.name
+        numbers = f"{self.lanes},{self.quarters},{self.threads}"
+        numbers += f",{self.rows},{self.blocks}" if self.rows * self.blocks > 1 else ""
+        return f"row({numbers}{'' if self.plan == 'turns' else ',' + self.plan})"
 
     @property
     def defines(self) -> tuple[str, ...]:
         """Compiler options for row.cu."""
-        return f"-DDPL_LANES={self.lanes}", f"-DDPL_QUARTERS={self.quarters}", f"-DDPL_THREADS={self.threads}"
+        values = {
+            "LANES": self.lanes,
+            "QUARTERS": self.quarters,
+            "THREADS": self.threads,
+            "ROWS": self.rows,
+            "BLOCKS": self.blocks,
+            "PLAN": PLANS.index(self.plan),
+        }
+        return tuple(f"-DDPL_{name}={value}" for name, value in values.items())
 
     @property
-    def rows_per_block(self) -> int:
-        """Rows that one thread block computes."""
+    def groups(self) -> int:
+        """Groups of lanes in a thread block."""
         return self.threads // self.lanes
+
+    def grid(self, rows: int, multiprocessors: int) -> int:
+        """Thread blocks to launch for `rows` rows."""
+        blocks = -(-rows // (self.groups * self.rows))
+        return min(blocks, self.blocks * multiprocessors) if self.plan == "walk" else blocks
+
+    def fits(self, n: int) -> bool:
+        """Say whether rows of `n` super-blocks are not too long for the plan."""
+        return self.plan == "turns" or 4 * n <= self.lanes * self.quarters
 
 
 LOOP = Form("loop")
@@ -53,21 +89,38 @@ def pf_applies(n: int) -> bool:
     return 256 < 8 * n <= 512
 
 
-def row_form(n: int, rows: int) -> Form:
-    """Choose the configuration of `row` for `rows` rows of `n` super-blocks.
+def row_form(n: int, rows: int, dependent: bool = False) -> Form:
+    """Choose the configuration of `row` for `rows` rows of `n` super-blocks; `dependent`: for a dependent launch.
 
-    One quarter a lane up to 160 lanes, then two: enough loads in flight, and little time between a block's first load
-    and its last instruction. Lanes in whole warps (up to 32, a power of two), at most 256; longer rows take more turns.
-    The exception is a very tall matrix whose 65 to 80 quarters would leave a sixth of three warps idle: 16 lanes with
-    five quarters each fit.
+    One quarter a lane while a row has at most MOST_LANES: a block then lives shortly and many are in flight. Narrow
+    rows share a block of 128 threads. Two rows at once where the lanes are many, or many of them are left without a
+    quarter and there are rows enough. A dependent launch walks if every group of the grid has a second row to fetch and
+    not too many more. The lanes, and so the bits, depend on n alone.
     """
     quarters = 4 * n
-    if rows >= MANY_ROWS and 64 < quarters <= 80:
-        return Form("row", 16, 5, 64)
-    each = 1 if quarters <= 160 else 2
-    wanted = -(-quarters // each)
-    lanes = 1 << (wanted - 1).bit_length() if wanted <= WARP else min(-(-wanted // WARP) * WARP, 256)
-    return Form("row", lanes, each, max(lanes, 64))
+    if quarters > 480:  # two quarters a lane; beyond 256 super-blocks, in turns
+        lanes = min(_whole(-(-quarters // 2)), 512)
+        blocks = REGISTERS // (lanes * 64)
+        return Form("row", lanes, 2, lanes, 1, blocks, "once") if n <= 256 else Form("row", lanes, 2, lanes)
+    lanes = _whole(quarters)
+    if lanes > MOST_LANES:
+        return Form("row", lanes, 1, lanes, 2, 2, "once")
+    if dependent:
+        threads = lanes if lanes > 64 else 128 if lanes == 64 else 256
+        blocks = REGISTERS // (threads * 56)
+        if 1.2 <= rows * lanes / (MULTIPROCESSORS * blocks * threads) < 10:
+            return Form("row", lanes, 1, threads, 1, blocks, "walk")
+    threads = lanes if lanes > 64 else 128
+    if rows >= 32_768 and quarters < lanes <= 96:
+        return Form("row", lanes, 1, threads, 2, REGISTERS // (threads * 72), "once")
+    if dependent and lanes <= 64 and rows <= 2048:  # few blocks: their start is what counts
+        threads = 256
+    return Form("row", lanes, 1, threads, 1, -(-WARPS * WARP // threads), "once")
+
+
+def _whole(quarters: int) -> int:
+    """Lanes for so many quarters: a power of two up to a warp, then whole warps."""
+    return 1 << (quarters - 1).bit_length() if quarters <= WARP else -(-quarters // WARP) * WARP
 
 
 def forms_for(n: int, rows: int, names: tuple[str, ...] = FORM_NAMES) -> tuple[Form, ...]:

@@ -10,7 +10,7 @@ import sys
 import cupy
 import numpy as np
 
-from tests.gpu.test_decode import EXTRA_FORMS, rows_of
+from tests.gpu.test_decode import extra_forms, rows_of
 from tests.q6k_rows import random_rows
 from verify.activations import pack_quarters, seeded
 from verify.device import can_stage, decoder, preflight, tool
@@ -24,7 +24,7 @@ def main() -> int:
     for n in (1, 3, 54, 74):
         rows = 37
         native, vector = random_rows(rows, n), seeded(n, 1)
-        forms = [*forms_for(n, rows), *EXTRA_FORMS]
+        forms = [*forms_for(n, rows), *extra_forms(n)]
         result = check_tensor(rows_of(native, n), [vector], forms, chunk_bytes=20 * 210 * n)
         print(f"n = {n}: proven {result.proven}", result.difference, result.mismatches, result.unwritten, flush=True)
         if not result.proven:

@@ -16,7 +16,7 @@ from verify.activations import Activations, adversarial, pack_plain, pack_quarte
 from verify.device import DeviceInfo, can_stage, decoder, preflight
 from verify.emulation import as_bits, decode_digest, decode_forms
 from verify.findings import UNWRITTEN, ByteDifference, Output, Results, TensorResult, TensorRows
-from verify.forms import LOOP, PF, Form, forms_for
+from verify.forms import LOOP, PF, Form, forms_for, row_form
 from verify.gpu import check_tensor
 from verify.stage import Stage
 
@@ -25,6 +25,14 @@ pytestmark = pytest.mark.gpu
 
 SIZES = [1, 2, 3, 5, 7, 8, 16, 20, 54, 56, 74]
 EXTRA_FORMS = [Form("row", 16, 5, 64), Form("row", 256, 1, 256), Form("row", 4, 2, 128), Form("row", 96, 3, 384)]
+
+
+def extra_forms(n: int) -> list[Form]:
+    """Forms that the rule does not choose here, and its two other plans for rows of this length."""
+    whole = row_form(n, 1)
+    groups = max(1, 128 // whole.lanes)
+    plans = [(2, "once"), (1, "walk")] if whole.quarters == 1 else []
+    return EXTRA_FORMS + [Form("row", whole.lanes, 1, whole.lanes * groups, rows, 1, plan) for rows, plan in plans]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -59,7 +67,7 @@ def assert_same_as_cpu(
 @pytest.mark.parametrize("n", SIZES)
 def test_bits_are_the_cpus(n: int, rows: int) -> None:
     native, vectors = random_rows(rows, n, n + rows), (seeded(n, 3), *adversarial(n))
-    forms = [*forms_for(n, rows), *EXTRA_FORMS]
+    forms = [*forms_for(n, rows), *extra_forms(n)]
     assert_same_as_cpu(check_tensor(rows_of(native, n), vectors, forms), native, n, vectors, forms)
 
 
@@ -73,7 +81,7 @@ def test_65536_rows(n: int) -> None:
 @pytest.mark.parametrize("n", [1, 5, 54])
 def test_scales_at_the_edges_of_fp16(n: int) -> None:
     native, vectors = edge_rows(61, n), (seeded(n, 3), *adversarial(n))
-    forms = [*forms_for(n, 61), *EXTRA_FORMS]
+    forms = [*forms_for(n, 61), *extra_forms(n)]
     assert_same_as_cpu(check_tensor(rows_of(native, n), vectors, forms), native, n, vectors, forms)
 
 
@@ -230,7 +238,7 @@ def test_an_unwritten_row_is_found(layout: str) -> None:
 @pytest.mark.parametrize("n", SIZES)
 def test_staged_rows_give_the_same_bits(n: int) -> None:
     native, vector = edge_rows(45, n), seeded(n, 1)
-    forms = [form for form in (*forms_for(n, 45), *EXTRA_FORMS) if can_stage(form, n)]
+    forms = [form for form in (*forms_for(n, 45), *extra_forms(n)) if can_stage(form, n)]
     assert forms
     for form in forms:
         weights, out = cupy.asarray(native.reshape(-1)), cupy.empty(45, np.uint32)
@@ -258,7 +266,7 @@ def test_flushing_to_zero_makes_no_difference(name: str, form: Form) -> None:
     module = cupy.cuda.function.Module()
     module.load(nvrtc.getCUBIN(program) + b"\0")  # CuPy takes the last byte for a terminator
     arguments = (weights, activations, kept, np.int64(rows), np.int32(n))
-    module.get_function(f"{form.name}_dpl")((-(-rows // form.rows_per_block),), (form.threads,), arguments)
+    module.get_function(f"{form.name}_dpl")((form.grid(rows, 1),), (form.threads,), arguments)
     np.testing.assert_array_equal(flushed.get(), kept.get())
     expected = decode_forms(native, n, [vector], [form])[form]
     np.testing.assert_array_equal(flushed.get(), expected[0].view(np.uint32))

@@ -55,8 +55,7 @@ __device__ __forceinline__ void loop(const u8* weights, const u8* activations, f
     float sum = 0.0f;
     for (int u = threadIdx.x; u < 8 * n; u += THREADS)
         sum = __fadd_rn(sum, unit_value(load_unit<L>(row, activations, n, u)));
-    sum = sum_lanes<THREADS, THREADS>(sum);
-    if (threadIdx.x == 0) out[blockIdx.x] = sum;
+    store_sums<THREADS, THREADS, 1>(&sum, out, blockIdx.x, 0);
 }
 
 // For 256 < 8 n <= 512: a thread has one or two units, and issues the loads of both before it uses either. One that has
@@ -70,11 +69,11 @@ __device__ __forceinline__ void pf(const u8* weights, const u8* activations, flo
     float sum = __fadd_rn(0.0f, unit_value(first));
     const float value = unit_value(second);
     if (u + THREADS <= last) sum = __fadd_rn(sum, value);
-    sum = sum_lanes<THREADS, THREADS>(sum);
-    if (threadIdx.x == 0) out[blockIdx.x] = sum;
+    store_sums<THREADS, THREADS, 1>(&sum, out, blockIdx.x, 0);
 }
 
-// See row.cu for the 1: pf is pf only if the compiler leaves the loads where they are.
+// One block a multiprocessor is all that is asked for: aiming for more, the compiler saves registers by sinking loads to
+// their first use, and pf is pf only if it leaves them where they are.
 #define KERNEL(form, name, Layout)                                                                               \
     extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                     \
         form##_##name(const u8* weights, const u8* activations, float* out, long long, int n) {                  \

@@ -1,5 +1,5 @@
 // The tuned form. LANES lanes share a row, a lane takes QUARTERS quarters of a super-block at once, all their loads in
-// flight before the first is used; THREADS / LANES rows a block. verify/forms.py has the rule.
+// flight before the first is used; THREADS / LANES such groups a block. verify/forms.py has the table.
 //
 // A quarter is 16 columns of a half: two 16-byte ql loads (+0, +32) and one 16-byte qh load hold the same 16 columns of
 // all four groups of 32, so no loaded bit is thrown away: 64 weights for 48 bytes, 8 scales' bytes (half used) and d.
@@ -8,9 +8,32 @@
 //     plane g = 0..3: the int8 quants of group g, 16 columns;  plane 4: fp16 d8[4], then int16 sums of the quants [4].
 
 #include "q6k.cuh"
+#include "ptx.cuh"
 #include "sum.cuh"
 
-enum { LANES = DPL_LANES, QUARTERS = DPL_QUARTERS, THREADS = DPL_THREADS };
+#ifndef DPL_ROWS
+#define DPL_ROWS 1  // rows that a group takes at once: they share the activations, and twice the loads are in flight
+#endif
+#ifndef DPL_BLOCKS
+#define DPL_BLOCKS 1  // blocks a multiprocessor that the compiler must leave registers for
+#endif
+// 0: rows of any length, in as many turns as it takes. 1: rows of at most LANES * QUARTERS quarters, and no loop. 2: rows
+// of at most LANES quarters; a grid that the device holds at once walks over them.
+#ifndef DPL_PLAN
+#define DPL_PLAN 0
+#endif
+
+enum { LANES = DPL_LANES, QUARTERS = DPL_QUARTERS, THREADS = DPL_THREADS, ROWS = DPL_ROWS, GROUPS = THREADS / LANES };
+
+// Threads that a multiprocessor holds; where that is less than DPL_BLOCKS blocks, it is as many as there is room for.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+enum { RESIDENT = 1024 };
+#elif defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
+enum { RESIDENT = 1536 };
+#else
+enum { RESIDENT = 2048 };
+#endif
+enum { BLOCKS = DPL_BLOCKS * THREADS <= RESIDENT ? DPL_BLOCKS : RESIDENT / THREADS };
 
 struct Quarter {
     uint4 low, high, top;  // ql +0, ql +32, qh
@@ -18,104 +41,176 @@ struct Quarter {
     u16 d;
 };
 
-// Quarter k is columns 16 (k & 1) of half (k >> 1) & 1 of block k >> 2.
+struct Vector {
+    uint4 x[4], meta;
+};
+
+// A layout whose loads stay where they are written (ptx.cuh). The native one has too many of them to insist.
 template <class L>
-__device__ __forceinline__ Quarter load_quarter(const u8* row, int n, int k) {
-    const int block = k >> 2, half = k >> 1 & 1, column = 16 * (k & 1);
-    const u8* ql = row + L::at(n, block, QL, 128) + 64 * half + column;
+struct Early : L {
+    static __device__ __forceinline__ uint4 load16(const u8* p) { return early16(p); }
+    static __device__ __forceinline__ uint2 load8(const u8* p) { return early8(p); }
+    static __device__ __forceinline__ u16 load2(const u8* p) { return early2(p); }
+};
+
+// Where in its row quarter k lies: columns 16 (k & 1) of half (k >> 1) & 1 of block k >> 2.
+struct Places {
+    u32 low, top, scales, d;
+};
+
+template <class L>
+__device__ __forceinline__ Places places(const L&, int n, u32 k) {
+    const u32 block = k >> 2, half = k >> 1 & 1, column = 16 * (k & 1);
+    return {L::at(n, block, QL, 128) + 64 * half + column, L::at(n, block, QH, 64) + 32 * half + column,
+            L::at(n, block, SCALES, 16) + 8 * half, L::at(n, block, D, 2)};
+}
+
+// The same for planes, where most of it cancels out: few instructions between a block's start and its first load.
+__device__ __forceinline__ Places places(const Early<Dpl>&, int n, u32 k) {
+    return {32 * k - 16 * (k & 1), QH * n + 16 * k, SCALES * n + 4 * (k & ~1u), D * n + 2 * (k >> 2)};
+}
+
+template <class L>
+__device__ __forceinline__ Quarter load_quarter(const u8* row, int n, u32 k) {
+    const Places at = places(L(), n, k);
     Quarter quarter;
-    quarter.low = L::load16(ql);
-    quarter.high = L::load16(ql + 32);
-    quarter.top = L::load16(row + L::at(n, block, QH, 64) + 32 * half + column);
-    quarter.scales = L::load8(row + L::at(n, block, SCALES, 16) + 8 * half);
-    quarter.d = L::load2(row + L::at(n, block, D, 2));
+    quarter.low = L::load16(row + at.low);
+    quarter.high = L::load16(row + at.low + 32);
+    quarter.top = L::load16(row + at.top);
+    quarter.scales = L::load8(row + at.scales);
+    quarter.d = L::load2(row + at.d);
     return quarter;
 }
 
+__device__ __forceinline__ Vector load_vector(const u8* activations, int n, u32 k) {
+    const u8* x = activations + 16 * k;
+    const u32 plane = 64 * n;
+    return {{late16(x), late16(x + plane), late16(x + 2 * plane), late16(x + 3 * plane)}, late16(x + 4 * plane)};
+}
+
+// Four columns of all four groups. Two masks clear the neighbours of the upper bits; then q is one instruction a group.
+__device__ __forceinline__ void add_columns(u32 low, u32 high, u32 top, u32 x0, u32 x1, u32 x2, u32 x3, int* dots) {
+    const u32 top02 = even_pairs(top), top13 = even_pairs(top >> 2);
+    dots[0] = __dp4a((int)join_nibbles(low, top02 << 4), (int)x0, dots[0]);
+    dots[1] = __dp4a((int)join_nibbles(high, top13 << 4), (int)x1, dots[1]);
+    dots[2] = __dp4a((int)join_nibbles(low >> 4, top02), (int)x2, dots[2]);
+    dots[3] = __dp4a((int)join_nibbles(high >> 4, top13), (int)x3, dots[3]);
+}
+
 // d (d8[0] t0 + d8[1] t1 + d8[2] t2 + d8[3] t3) with t = scale (dot(q, x) - 32 sum(x)), |t| <= 2^23 and exact; the -32
-// is taken out of the loop over the weights by the sums that come with the activations.
-__device__ __forceinline__ float quarter_value(const Quarter& quarter, const u8* activations, int n, int k) {
-    const uint4* x = (const uint4*)(activations + (u32)(16 * k));
-    const u32 plane = 4 * n;
-    const uint4 meta = __ldg(x + 4 * plane);
-    const int odd = 8 * (k & 1);
-    const u32 scales01 = quarter.scales.x >> odd, scales23 = quarter.scales.y >> odd;
-    const int dot0 = dot16(quarter.low, quarter.top, __ldg(x), 0);
-    const int dot1 = dot16(quarter.high, quarter.top, __ldg(x + plane), 1);
-    const int dot2 = dot16(quarter.low, quarter.top, __ldg(x + 2 * plane), 2);
-    const int dot3 = dot16(quarter.high, quarter.top, __ldg(x + 3 * plane), 3);
-    const int t0 = (signed char)scales01 * (dot0 - 32 * (short)meta.z);
-    const int t1 = (signed char)(scales01 >> 16) * (dot1 - 32 * (short)(meta.z >> 16));
-    const int t2 = (signed char)scales23 * (dot2 - 32 * (short)meta.w);
-    const int t3 = (signed char)(scales23 >> 16) * (dot3 - 32 * (short)(meta.w >> 16));
-    float sum = __fmul_rn(half_to_float((u16)meta.x), (float)t0);
-    sum = __fadd_rn(sum, __fmul_rn(half_to_float((u16)(meta.x >> 16)), (float)t1));
-    sum = __fadd_rn(sum, __fmul_rn(half_to_float((u16)meta.y), (float)t2));
-    sum = __fadd_rn(sum, __fmul_rn(half_to_float((u16)(meta.y >> 16)), (float)t3));
-    return __fmul_rn(half_to_float(quarter.d), sum);
+// is taken out of the loop over the weights by the sums that come with the activations (0xe0 is -32 as a byte).
+__device__ __forceinline__ float quarter_value(const Quarter& q, const Vector& v, u32 k) {
+    int dots[4] = {0, 0, 0, 0};
+    add_columns(q.low.x, q.high.x, q.top.x, v.x[0].x, v.x[1].x, v.x[2].x, v.x[3].x, dots);
+    add_columns(q.low.y, q.high.y, q.top.y, v.x[0].y, v.x[1].y, v.x[2].y, v.x[3].y, dots);
+    add_columns(q.low.z, q.high.z, q.top.z, v.x[0].z, v.x[1].z, v.x[2].z, v.x[3].z, dots);
+    add_columns(q.low.w, q.high.w, q.top.w, v.x[0].w, v.x[1].w, v.x[2].w, v.x[3].w, dots);
+    const u32 odd = k & 1;
+    const int t0 = signed_byte(q.scales.x, odd) * __dp2a_lo((int)v.meta.z, 0x00e0, dots[0]);
+    const int t1 = signed_byte(q.scales.x, odd + 2) * __dp2a_lo((int)v.meta.z, 0xe000, dots[1]);
+    const int t2 = signed_byte(q.scales.y, odd) * __dp2a_lo((int)v.meta.w, 0x00e0, dots[2]);
+    const int t3 = signed_byte(q.scales.y, odd + 2) * __dp2a_lo((int)v.meta.w, 0xe000, dots[3]);
+    float sum = __fmul_rn(half_to_float((u16)v.meta.x), (float)t0);
+    sum = __fadd_rn(sum, __fmul_rn(half_to_float((u16)(v.meta.x >> 16)), (float)t1));
+    sum = __fadd_rn(sum, __fmul_rn(half_to_float((u16)v.meta.y), (float)t2));
+    sum = __fadd_rn(sum, __fmul_rn(half_to_float((u16)(v.meta.y >> 16)), (float)t3));
+    return __fmul_rn(half_to_float(q.d), sum);
 }
 
-// With one or two quarters a lane, nothing branches: a lane that has no quarter left loads the row's last one again and
-// does not use it, and the loads of weights and activations all fly together. To keep it so, one block a multiprocessor
-// is all that the compiler is asked for: aiming for more, it saves registers by sinking loads to their first use, behind
-// the wait for other loads. With more quarters a lane that would take too many registers, and branches separate
-// the quarters (measured: 152064 x 5120 with 16 lanes 146 us with the branches, 171 without; 5120 x 13824 20.9 and 17.5).
-enum { FLAT = QUARTERS <= 2 };
-#if DPL_QUARTERS <= 2
-#define BOUNDS __launch_bounds__(THREADS, 1)
-#else
-#define BOUNDS __launch_bounds__(THREADS)
-#endif
+__device__ __forceinline__ u32 lane_index() { return LANES == THREADS ? threadIdx.x : threadIdx.x % LANES; }
 
-// One lane's share of a row: quarters lane, lane + LANES, ..., added in this order whatever QUARTERS is.
-template <class L>
-__device__ __forceinline__ float lane_sum(const u8* row, const u8* activations, int n, int lane) {
-    float sum = 0.0f;
-    for (int first = lane; first - lane < 4 * n; first += LANES * QUARTERS) {
-        Quarter quarters[QUARTERS];
-#pragma unroll
-        for (int i = 0; i < QUARTERS; ++i) {
-            const int k = first + i * LANES;
-            if (FLAT || k < 4 * n) quarters[i] = load_quarter<L>(row, n, min(k, 4 * n - 1));
-        }
-#pragma unroll
-        for (int i = 0; i < QUARTERS; ++i) {
-            const int k = first + i * LANES;
-            if (FLAT || k < 4 * n) {
-                const float value = quarter_value(quarters[i], activations, n, min(k, 4 * n - 1));
-                if (k < 4 * n) sum = __fadd_rn(sum, value);
-            }
-        }
-    }
-    return sum;
+// The first of the ROWS rows that this thread's group starts with.
+__device__ __forceinline__ long long first_row() {
+    if (LANES == THREADS) return (long long)blockIdx.x * ROWS;
+    return ((long long)blockIdx.x * GROUPS + threadIdx.x / LANES) * ROWS;
 }
 
-__device__ __forceinline__ long long row_index() {
-    return (long long)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES;
-}
-
-__device__ __forceinline__ void store(float sum, float* out, long long row, long long rows) {
-    sum = sum_lanes<LANES, THREADS>(sum);
-    if (row < rows && threadIdx.x % LANES == 0) out[row] = sum;
-}
-
+// Each row is decoded once and by one group: lane i adds the quarters i, i + LANES, ... in this order, whatever QUARTERS
+// is. Nothing branches on what a lane has to do: one that has no quarter left loads the row's last one and does not use
+// it, a row behind the last is the last, and the loads all fly together.
 template <class L>
 __device__ __forceinline__ void decode(const u8* weights, const u8* activations, float* out, long long rows, int n) {
-    const long long row = row_index();
-    const u8* mine = weights + (row < rows ? row : rows - 1) * L::stride(n);
-    const float sum = lane_sum<L>(mine, activations, n, threadIdx.x % LANES);
-    store(sum, out, row, rows);
+    let_next_start();
+    const u32 lane = lane_index(), last = 4 * n - 1;
+    const long long row = first_row();
+    float sums[ROWS] = {};
+    u32 first = lane;
+    do {
+        Quarter quarters[ROWS][QUARTERS];
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            const bool inside = (LANES == THREADS && ROWS == 1) || row + r < rows;
+            const u8* mine = weights + (inside ? row + r : rows - 1) * L::stride(n);
+#pragma unroll
+            for (int i = 0; i < QUARTERS; ++i)
+                quarters[r][i] = load_quarter<L>(mine, n, min(first + i * LANES, last));
+        }
+        wait_for_previous();
+#pragma unroll
+        for (int i = 0; i < QUARTERS; ++i) {
+            const u32 k = first + i * LANES;
+            const Vector vector = load_vector(activations, n, min(k, last));
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                const float value = quarter_value(quarters[r][i], vector, min(k, last));
+                if (k <= last) sums[r] = __fadd_rn(sums[r], value);
+            }
+        }
+        first += LANES * QUARTERS;
+    } while (DPL_PLAN == 0 && first - lane <= last);
+    store_sums<LANES, THREADS, ROWS>(sums, out, row, rows);
+}
+
+// The same for a grid that the device holds at once: group g takes the rows g, g + G, g + 2 G, ..., keeps its activations
+// in registers, and fetches a row while it adds up the one before. The warps of a row meet only once in CHUNK rows.
+template <class L>
+__device__ __forceinline__ void walk(const u8* weights, const u8* activations, float* out, long long rows, int n) {
+    enum { CHUNK = 32, WARPS = THREADS / 32 };
+    __shared__ float warps[CHUNK][WARPS];
+    let_next_start();
+    const u32 lane = lane_index(), last = 4 * n - 1, k = min(lane, last), count = (u32)rows;
+    const u32 step = gridDim.x * GROUPS, group = LANES == THREADS ? 0 : threadIdx.x / LANES;
+    const long long jump = step * L::stride(n);
+    u32 row = blockIdx.x * GROUPS + group, start = row, done = 0;
+    const u8* next = weights + row * L::stride(n);
+    Quarter quarter = load_quarter<L>(row < count ? next : weights, n, k);
+    wait_for_previous();
+    const Vector vector = load_vector(activations, n, k);
+    while (row - group < count) {
+        float sum = __fadd_rn(0.0f, quarter_value(quarter, vector, k));
+        if (lane > last) sum = 0.0f;
+        next += jump;
+        if (row + step < count) quarter = load_quarter<L>(next, n, k);
+        wait_for_previous();  // nothing to wait for: it keeps the loads here
+        sum = fold<LANES>(sum);
+        if (LANES <= 32 && lane == 0 && row < count) out[row] = sum;
+        if (LANES > 32 && threadIdx.x % 32 == 0) warps[done][threadIdx.x / 32] = sum;
+        row += step;
+        if (LANES > 32 && (++done == CHUNK || row - group >= count)) {
+            __syncthreads();
+#pragma unroll 1
+            for (u32 item = threadIdx.x; item < done * GROUPS; item += THREADS) {
+                const u32 finished = start - group + item % GROUPS + item / GROUPS * step;
+                const float total = add_warps<LANES>(warps[item / GROUPS] + item % GROUPS * (LANES / 32));
+                if (finished < count) out[finished] = total;
+            }
+            __syncthreads();
+            start = row;
+            done = 0;
+        }
+    }
 }
 
 #define KERNEL(name, Layout)                                                                                     \
-    extern "C" __global__ void BOUNDS                                                                            \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                                \
         row_##name(const u8* weights, const u8* activations, float* out, long long rows, int n) {                \
-        decode<Layout>(weights, activations, out, rows, n);                                                      \
+        if (DPL_PLAN == 2) walk<Layout>(weights, activations, out, rows, n);                                          \
+        else decode<Layout>(weights, activations, out, rows, n);                                                 \
     }
 
 KERNEL(native, Native)
-KERNEL(padded, Padded)
-KERNEL(dpl, Dpl)
+KERNEL(padded, Early<Padded>)
+KERNEL(dpl, Early<Dpl>)
 
 // 16 bytes to shared memory; without a stop in the registers where the chip can (sm_80 and later).
 __device__ __forceinline__ void copy16(uint4* shared, const uint4* global) {
@@ -138,16 +233,20 @@ __device__ __forceinline__ void wait_for_copies() {
 // shared memory and the row is decoded there. What it needs is a buffer whose base is aligned and whose end is rounded
 // up to 16 bytes. The baseline to beat for anyone who may not repack.
 // Shared memory: THREADS / LANES times (210 n + 47) / 16 items (up to 14 bytes before the row, and a word after it).
-extern "C" __global__ void BOUNDS
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     row_staged(const u8* weights, const u8* activations, float* out, long long rows, int n) {
     extern __shared__ uint4 stage[];
-    const int lane = threadIdx.x % LANES;
-    const long long row = row_index(), source = row < rows ? row : rows - 1;
+    const u32 lane = lane_index(), last = 4 * n - 1;
+    const long long row = (long long)blockIdx.x * GROUPS + threadIdx.x / LANES, source = row < rows ? row : rows - 1;
     const long long start = source * Native::stride(n), end = start + Native::stride(n);
     uint4* mine = stage + threadIdx.x / LANES * ((BLOCK_BYTES * n + 47) / 16);
     for (long long item = start / 16 + lane; item < (end + 15) / 16; item += LANES)
         copy16(mine + (item - start / 16), (const uint4*)weights + item);
     wait_for_copies();
-    const float sum = lane_sum<Staged>((const u8*)mine + start % 16, activations, n, lane);
-    store(sum, out, row, rows);
+    float sum = 0.0f;
+    for (u32 k = lane; k <= last; k += LANES) {
+        const Quarter quarter = load_quarter<Staged>((const u8*)mine + start % 16, n, k);
+        sum = __fadd_rn(sum, quarter_value(quarter, load_vector(activations, n, k), k));
+    }
+    store_sums<LANES, THREADS, 1>(&sum, out, row, rows);
 }

@@ -1,21 +1,46 @@
-// The only two places in which lanes meet. The order of additions is part of the decode contract (docs/decode.md).
+// The only places in which lanes meet. The order of additions is part of the decode contract (docs/decode.md).
 
-// Sum over the LANES lanes of a row, valid in its lane 0. Within a warp the halves are folded onto each other; the
-// warps' sums are then added in order by one thread. Every thread of the block must call it.
-template <int LANES, int THREADS>
-__device__ __forceinline__ float sum_lanes(float value) {
-    static_assert(THREADS % LANES == 0, "rows must fill the block");
+// Sum over the lanes of a row within a warp, in each of them: the halves are folded onto each other.
+template <int LANES>
+__device__ __forceinline__ float fold(float value) {
     static_assert(LANES <= 32 ? (LANES & (LANES - 1)) == 0 : LANES % 32 == 0, "a power of two, or whole warps");
 #pragma unroll
     for (int offset = (LANES < 32 ? LANES : 32) / 2; offset > 0; offset /= 2)
         value = __fadd_rn(value, __shfl_xor_sync(0xffffffffu, value, offset));
-    if (LANES > 32) {
-        __shared__ float warps[THREADS / 32];
-        if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
-        __syncthreads();
-        if (threadIdx.x % LANES == 0)
-            for (int warp = 1; warp < LANES / 32; ++warp)
-                value = __fadd_rn(value, warps[threadIdx.x / 32 + warp]);
-    }
     return value;
+}
+
+// The warps' sums of a row, added in order by one thread.
+template <int LANES>
+__device__ __forceinline__ float add_warps(const float* warps) {
+    float sum = warps[0];
+#pragma unroll
+    for (int warp = 1; warp < LANES / 32; ++warp) sum = __fadd_rn(sum, warps[warp]);
+    return sum;
+}
+
+// Sum ROWS values a lane, of the rows `row`, row + 1, ..., over the LANES lanes that share them, and store those below
+// `rows`. Every thread of the block must call it, at most once.
+template <int LANES, int THREADS, int ROWS>
+__device__ __forceinline__ void store_sums(const float* sums, float* out, long long row, long long rows) {
+    static_assert(THREADS % LANES == 0, "rows must fill the block");
+    constexpr bool EXACT = LANES == THREADS && ROWS == 1;  // the grid has no row too many
+    const int lane = LANES == THREADS ? (int)threadIdx.x : (int)threadIdx.x % LANES;
+    if (LANES <= 32) {
+        for (int r = 0; r < ROWS; ++r) {
+            const float sum = fold<LANES>(sums[r]);
+            if (lane == 0 && (EXACT || row + r < rows)) out[row + r] = sum;
+        }
+    } else {
+        __shared__ float warps[ROWS][THREADS / 32];
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            const float sum = fold<LANES>(sums[r]);
+            if (threadIdx.x % 32 == 0) warps[r][threadIdx.x / 32] = sum;
+        }
+        __syncthreads();
+        const int r = ROWS == 1 ? 0 : lane, group = LANES == THREADS ? 0 : threadIdx.x / LANES;
+        if ((ROWS == 1 ? lane == 0 : lane < ROWS) && (EXACT || row + r < rows))
+            out[row + r] = add_warps<LANES>(warps[r] + group * (LANES / 32));
+    }
 }

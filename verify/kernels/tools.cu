@@ -1,6 +1,7 @@
 // What verification needs besides decoding. One block a row where rows are involved: no 64-bit divisions.
 
 #include "q6k.cuh"
+#include "ptx.cuh"
 
 // Padded rows from native ones: a thread writes 16 bytes, 14 such items a block, the last with one half-word of content.
 extern "C" __global__ void pad(const u8* native, u8* padded, int n) {
@@ -41,17 +42,20 @@ extern "C" __global__ void check(const u32* found, const u32* expected, long lon
 }
 
 // Read everything and do nothing: the ceiling for any kernel that must read these bytes. A thread takes LOADS 16-byte
-// items, all in flight at once. `never` is a value that the fold cannot be expected to take; it keeps the loads alive.
+// items, all in flight at once, and before the wait of a dependent launch, as row.cu does. `never` is a value that the
+// fold cannot be expected to take; it keeps the loads alive.
 template <int LOADS>
 __device__ __forceinline__ void read(const u8* bytes, u32* out, long long count, u32 never) {
-    const uint4* items = (const uint4*)bytes;
+    let_next_start();
     const long long first = (long long)blockIdx.x * blockDim.x * LOADS + threadIdx.x;
     uint4 loaded[LOADS];
 #pragma unroll
     for (int i = 0; i < LOADS; ++i) {
         const long long item = first + i * blockDim.x;
-        loaded[i] = item < count ? __ldg(items + item) : make_uint4(0, 0, 0, 0);
+        loaded[i] = make_uint4(0, 0, 0, 0);
+        if (item < count) loaded[i] = early16(bytes + 16 * item);
     }
+    wait_for_previous();
     u32 fold = 0;
 #pragma unroll
     for (int i = 0; i < LOADS; ++i) fold ^= loaded[i].x ^ loaded[i].y ^ loaded[i].z ^ loaded[i].w;
