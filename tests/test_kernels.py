@@ -15,8 +15,8 @@ cupy = pytest.importorskip("cupy", reason="needs cupy and nvidia-cuda-nvrtc, but
 nvrtc = cupy.cuda.nvrtc
 
 ARCHITECTURES = [75, 80, 86, 89, 90, 100, 120]
-SHAPES = [(54, 5120), (20, 152064), (74, 3584), (56, 4096), (16, 4096), (38, 2560), (1, 1), (300, 4)]
-FORMS = sorted({row_form(n, rows) for n, rows in SHAPES}, key=str)
+SHAPES = [(54, 5120), (20, 152064), (74, 3584), (56, 4096), (16, 4096), (38, 2560), (112, 8192), (208, 16384), (300, 4)]
+FORMS = sorted({row_form(n, rows, dependent) for n, rows in SHAPES for dependent in (False, True)}, key=str)
 REPORT = re.compile(
     r"entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
     r".*?Used (\d+) registers",

@@ -25,15 +25,12 @@
 
 enum { LANES = DPL_LANES, QUARTERS = DPL_QUARTERS, THREADS = DPL_THREADS, ROWS = DPL_ROWS, GROUPS = THREADS / LANES };
 
-// Threads that a multiprocessor holds; where that is less than DPL_BLOCKS blocks, it is as many as there is room for.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-enum { RESIDENT = 1024 };
-#elif defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
-enum { RESIDENT = 1536 };
+// Measured on Hopper; other chips' compilers need other numbers of registers, and decide for themselves.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+enum { BLOCKS = DPL_BLOCKS };
 #else
-enum { RESIDENT = 2048 };
+enum { BLOCKS = 1 };
 #endif
-enum { BLOCKS = DPL_BLOCKS * THREADS <= RESIDENT ? DPL_BLOCKS : RESIDENT / THREADS };
 
 struct Quarter {
     uint4 low, high, top;  // ql +0, ql +32, qh
@@ -41,7 +38,7 @@ struct Quarter {
     u16 d;
 };
 
-struct Vector {
+struct Inputs {
     uint4 x[4], meta;
 };
 
@@ -82,7 +79,7 @@ __device__ __forceinline__ Quarter load_quarter(const u8* row, int n, u32 k) {
     return quarter;
 }
 
-__device__ __forceinline__ Vector load_vector(const u8* activations, int n, u32 k) {
+__device__ __forceinline__ Inputs load_inputs(const u8* activations, int n, u32 k) {
     const u8* x = activations + 16 * k;
     const u32 plane = 64 * n;
     return {{late16(x), late16(x + plane), late16(x + 2 * plane), late16(x + 3 * plane)}, late16(x + 4 * plane)};
@@ -99,7 +96,7 @@ __device__ __forceinline__ void add_columns(u32 low, u32 high, u32 top, u32 x0, 
 
 // d (d8[0] t0 + d8[1] t1 + d8[2] t2 + d8[3] t3) with t = scale (dot(q, x) - 32 sum(x)), |t| <= 2^23 and exact; the -32
 // is taken out of the loop over the weights by the sums that come with the activations (0xe0 is -32 as a byte).
-__device__ __forceinline__ float quarter_value(const Quarter& q, const Vector& v, u32 k) {
+__device__ __forceinline__ float quarter_value(const Quarter& q, const Inputs& v, u32 k) {
     int dots[4] = {0, 0, 0, 0};
     add_columns(q.low.x, q.high.x, q.top.x, v.x[0].x, v.x[1].x, v.x[2].x, v.x[3].x, dots);
     add_columns(q.low.y, q.high.y, q.top.y, v.x[0].y, v.x[1].y, v.x[2].y, v.x[3].y, dots);
@@ -149,10 +146,10 @@ __device__ __forceinline__ void decode(const u8* weights, const u8* activations,
 #pragma unroll
         for (int i = 0; i < QUARTERS; ++i) {
             const u32 k = first + i * LANES;
-            const Vector vector = load_vector(activations, n, min(k, last));
+            const Inputs inputs = load_inputs(activations, n, min(k, last));
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
-                const float value = quarter_value(quarters[r][i], vector, min(k, last));
+                const float value = quarter_value(quarters[r][i], inputs, min(k, last));
                 if (k <= last) sums[r] = __fadd_rn(sums[r], value);
             }
         }
@@ -170,32 +167,29 @@ __device__ __forceinline__ void walk(const u8* weights, const u8* activations, f
     let_next_start();
     const u32 lane = lane_index(), last = 4 * n - 1, k = min(lane, last), count = (u32)rows;
     const u32 step = gridDim.x * GROUPS, group = LANES == THREADS ? 0 : threadIdx.x / LANES;
-    const long long jump = step * L::stride(n);
-    u32 row = blockIdx.x * GROUPS + group, start = row, done = 0;
-    const u8* next = weights + row * L::stride(n);
-    Quarter quarter = load_quarter<L>(row < count ? next : weights, n, k);
+    const u32 stride = (u32)L::stride(n);
+    u32 row = blockIdx.x * GROUPS + group, done = 0;
+    Quarter quarter = load_quarter<L>(weights + (u64)stride * min(row, count - 1), n, k);
     wait_for_previous();
-    const Vector vector = load_vector(activations, n, k);
+    const Inputs inputs = load_inputs(activations, n, k);
     while (row - group < count) {
-        float sum = __fadd_rn(0.0f, quarter_value(quarter, vector, k));
+        float sum = __fadd_rn(0.0f, quarter_value(quarter, inputs, k));
         if (lane > last) sum = 0.0f;
-        next += jump;
-        if (row + step < count) quarter = load_quarter<L>(next, n, k);
+        row += step;
+        if (row < count) quarter = load_quarter<L>(weights + (u64)stride * row, n, k);
         wait_for_previous();  // nothing to wait for: it keeps the loads here
         sum = fold<LANES>(sum);
-        if (LANES <= 32 && lane == 0 && row < count) out[row] = sum;
+        if (LANES <= 32 && lane == 0 && row - step < count) out[row - step] = sum;
         if (LANES > 32 && threadIdx.x % 32 == 0) warps[done][threadIdx.x / 32] = sum;
-        row += step;
         if (LANES > 32 && (++done == CHUNK || row - group >= count)) {
             __syncthreads();
 #pragma unroll 1
             for (u32 item = threadIdx.x; item < done * GROUPS; item += THREADS) {
-                const u32 finished = start - group + item % GROUPS + item / GROUPS * step;
+                const u32 finished = row - group + item % GROUPS - (done - item / GROUPS) * step;
                 const float total = add_warps<LANES>(warps[item / GROUPS] + item % GROUPS * (LANES / 32));
                 if (finished < count) out[finished] = total;
             }
             __syncthreads();
-            start = row;
             done = 0;
         }
     }
@@ -246,7 +240,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     float sum = 0.0f;
     for (u32 k = lane; k <= last; k += LANES) {
         const Quarter quarter = load_quarter<Staged>((const u8*)mine + start % 16, n, k);
-        sum = __fadd_rn(sum, quarter_value(quarter, load_vector(activations, n, k), k));
+        sum = __fadd_rn(sum, quarter_value(quarter, load_inputs(activations, n, k), k));
     }
     store_sums<LANES, THREADS, 1>(&sum, out, row, rows);
 }

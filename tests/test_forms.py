@@ -1,0 +1,72 @@
+"""The table of configurations: what it may choose, and that the bits it chooses depend on a row's length alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from verify.forms import LOOP, PF, PLANS, Form, forms_for, pf_applies, row_form
+
+ROWS = [1, 7, 512, 1024, 2048, 2560, 4096, 16_384, 32_768, 152_064]
+
+
+@pytest.mark.parametrize("n", [*range(1, 130), 208, 256, 257, 300, 1000])
+def test_every_shape_gets_a_form_that_a_hopper_gpu_can_hold(n: int) -> None:
+    for rows in ROWS:
+        for dependent in (False, True):
+            form = row_form(n, rows, dependent)
+            assert form.fits(n)
+            assert form.lanes == row_form(n, 1).lanes
+            assert form.threads * form.blocks <= 2048
+            assert form.threads * form.blocks * 32 <= 65_536
+            assert form.blocks <= 32
+            assert form.plan != "walk" or dependent
+            assert form.lanes * form.quarters < max(
+                8 * n, 65
+            )  # at least half of the lanes have work, or it is a small row
+
+
+def test_the_shapes_of_the_benchmarks() -> None:
+    assert str(row_form(54, 5120)) == "row(224,1,224,1,5,once)"
+    assert str(row_form(54, 5120, dependent=True)) == "row(224,1,224,1,5,walk)"
+    assert str(row_form(20, 152_064)) == "row(96,1,96,2,9,once)"
+    assert str(row_form(3, 2048)) == "row(16,1,128,1,9,once)"
+    assert str(row_form(300, 4)) == "row(512,2,512)"
+
+
+def test_grids() -> None:
+    assert Form("row", 64, 1, 128, 2).grid(9, 132) == 3
+    assert Form("row", 64, 1, 128, 1, 9, "walk").grid(100_000, 132) == 9 * 132
+    assert Form("row", 64, 1, 128, 1, 9, "walk").grid(9, 132) == 5
+    assert LOOP.grid(9, 132) == 9
+
+
+def test_a_form_knows_the_rows_that_fit_it() -> None:
+    for plan in PLANS:
+        form = Form("row", 64, 1, 64, plan=plan)
+        assert form.fits(16)
+        assert form.fits(17) == (plan == "turns")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"lanes": 48},
+        {"lanes": 0},
+        {"lanes": 64, "threads": 96},
+        {"lanes": 8, "threads": 40},
+        {"lanes": 32, "threads": 2048},
+        {"lanes": 32, "plan": "run"},
+        {"lanes": 32, "quarters": 2, "plan": "walk"},
+        {"lanes": 32, "rows": 2, "plan": "walk"},
+    ],
+)
+def test_a_form_that_no_kernel_can_run(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        Form("row", **wrong)  # type: ignore[arg-type]
+
+
+def test_pf_where_its_gate_is_open() -> None:
+    assert [n for n in range(1, 100) if pf_applies(n)] == list(range(33, 65))
+    assert [form.name for form in forms_for(54, 9)] == ["loop", "pf", "row"]
+    assert forms_for(54, 9, ("pf",)) == (PF,)
+    assert forms_for(3, 9, ("pf",)) == ()
