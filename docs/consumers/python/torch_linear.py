@@ -39,6 +39,24 @@ def q8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return quants.flatten(-2).to(torch.int8), d8.squeeze(-1), (quants * d8.float()).flatten(-2)
 
 
+class _Protocol:
+    """A PyTorch stream as the CUDA stream protocol has it: version 0, and the handle."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self._stream = stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._stream.cuda_stream
+
+
+def _as_cupy(stream: torch.cuda.Stream) -> Any:
+    import cupy  # noqa: PLC0415 - an optional extra
+
+    if hasattr(cupy.cuda.Stream, "from_external"):
+        return cupy.cuda.Stream.from_external(_Protocol(stream))
+    return cupy.cuda.ExternalStream(stream.cuda_stream)  # CuPy 13
+
+
 class DplLinear(torch.nn.Module):
     """``y = W x`` with W in the dpl layout, uint8 ``[out, row_stride]``; x ``[..., ne0]``, y float32 ``[..., out]``."""
 
@@ -79,7 +97,7 @@ class DplLinear(torch.nn.Module):
         launch = decoder(self.form, "dpl")
         with (
             cupy.cuda.Device(self.rows.device.index),
-            cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream),
+            _as_cupy(torch.cuda.current_stream()),
         ):
             weights = cupy.from_dlpack(self.rows)
             out = cupy.empty((len(vectors), len(self.rows)), np.float32)
