@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from repack.console import Console, Parser, attempt, file_path, run
+from repack.arguments import Parser, file_path
+from repack.console import Console, attempt, run
 from repack.errors import PROVEN, DplError, UsageError, shown
 from repack.report_files import prepare
 from repack.version import VERSION
@@ -37,15 +38,10 @@ def _parser() -> Parser:
     parser.add_argument("-o", "--output", type=file_path, metavar="MODEL.dpl", help="the sidecar to write")
     parser.add_argument("--include", action="append", default=[], metavar="RE", help="only tensors whose name has RE")
     parser.add_argument("--exclude", action="append", default=[], metavar="RE", help="no tensor whose name has RE")
-    parser.add_argument(
-        "--threads", type=int, default=0, metavar="N", help="packing threads (default: processors, <= 4)"
-    )
     parser.add_argument("--force", action="store_true", help="replace an existing file")
     parser.add_argument("--restore", action="store_true", help="MODEL.dpl to a GGUF of its tensors: the way back")
     parser.add_argument("--dry-run", action="store_true", help="show what would be done, write nothing")
-    parser.add_argument("--json", metavar="FILE", help="write the result as JSON, - for standard output")
-    parser.add_argument("--quiet", action="store_true", help="no table, no progress")
-    parser.add_argument("--version", action="store_true", help="show the version and exit")
+    parser.add_common()
     return parser
 
 
@@ -55,8 +51,6 @@ def _command(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     if options.output is None and not options.dry_run:
         raise UsageError("no output given", hint="add -o MODEL.dpl, or --dry-run")
-    if not 0 <= options.threads <= 256:
-        raise UsageError("--threads is out of range", found=options.threads, expected="1 to 256")
     console = Console(quiet=options.quiet, data_only=options.json == "-")
     if options.restore:
         return _restore(options, console)

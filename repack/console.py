@@ -6,7 +6,6 @@ draws where the encoding allows them. Without a terminal there are no bars and n
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import shutil
@@ -17,31 +16,12 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import zip_longest
-from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, TextIO
 
-from repack.errors import PROVEN, DplError, EnvironmentFailure, UsageError, one_line, os_failure, shown
+from repack.errors import PROVEN, DplError, EnvironmentFailure, one_line, os_failure
 from repack.signals import Interrupted, hold, raise_on_signals
 
 SECONDS_BETWEEN_LINES = 5.0
-LONGEST_QUOTE = 300
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse with our way of reporting: one line, exit code 2."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise UsageError instead of printing the usage. argparse quotes what it was given, of any length."""
-        if len(message) > LONGEST_QUOTE:
-            message = f"{message[:LONGEST_QUOTE]}..."
-        raise UsageError(message, hint=f"see {self.prog} --help")
-
-
-def file_path(text: str) -> Path:
-    """For argparse: the path of a file, which is neither empty nor ends like a folder's."""
-    if not text or text.endswith(os.sep):
-        raise argparse.ArgumentTypeError(f"{shown(text)} does not name a file")
-    return Path(text)
 
 
 class Console:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -20,12 +20,13 @@ from pathlib import Path
 import numpy as np
 
 from repack import layout
+from repack.chunks import Chunk, Slot, chunks_of, slots_for
 from repack.errors import Damaged, EnvironmentFailure, shown
 from repack.files import open_input, read_into, stamp
 from repack.gguf_index import header_sha256
 from repack.manifest import Entry, Manifest, Source
 from repack.output import OutputFile
-from repack.pipeline import pump, rows_per_chunk
+from repack.pipeline import pump
 from repack.plan import Plan, as_entry
 from repack.sidecar import encode_header, read_header, tensor_offsets
 from repack.version import NAME, VERSION
@@ -47,27 +48,6 @@ class Conversion:
     manifest: Manifest
     sidecar_bytes: int
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    tensor: int
-    source: int
-    offset: int
-    """Byte offset of the first row in the source file."""
-    target: int
-    """Byte offset of the first row in the sidecar."""
-    rows: int
-    n: int
-
-
-class _Slot:
-    """The buffers of one chunk in flight."""
-
-    def __init__(self, native_bytes: int, dpl_bytes: int) -> None:
-        self.native = np.empty(native_bytes, np.uint8)
-        self.back = np.empty(native_bytes, np.uint8)
-        self.dpl = np.empty(dpl_bytes, np.uint8)
 
 
 def convert(
@@ -94,7 +74,8 @@ def convert(
         size = len(head) + tensor_offsets(draft)[-1]
         with OutputFile(path, replace=force, inputs=sources) as output:
             output.reserve(size)
-            entries = _pump(_Job(plan, draft, fds, output, len(head)), threads, progress or (lambda _: None))
+            offsets = [len(head) + offset for offset in tensor_offsets(draft)]
+            entries = _pump(_Job(plan, draft, fds, output, offsets), threads, progress or (lambda _: None))
             manifest = replace(draft, tensors=tuple(entries))
             output.write_at(encode_header(manifest, len(head)), 0)
             if read_header(output.fd, output.where) != (manifest, len(head)):
@@ -129,53 +110,30 @@ class _Job:
     draft: Manifest
     fds: list[int]
     output: OutputFile
-    data_start: int
+    offsets: list[int]
+    """Byte offset of each tensor in the sidecar."""
 
-    def chunks(self) -> Iterator[_Chunk]:
-        for index, (entry, offset) in enumerate(zip(self.draft.tensors, tensor_offsets(self.draft), strict=False)):
-            native_row = layout.BLOCK_BYTES * entry.n
-            step = rows_per_chunk(native_row)
-            for row in range(0, entry.rows if native_row else 0, step):
-                yield _Chunk(
-                    index,
-                    self.fds[entry.shard],
-                    entry.offset + row * native_row,
-                    self.data_start + offset + row * entry.row_stride,
-                    min(step, entry.rows - row),
-                    entry.n,
-                )
-
-    def slots(self, count: int) -> list[_Slot]:
-        """Buffers that fit the largest chunk."""
-        native = dpl = 0
-        for entry in self.draft.tensors:
-            rows = min(rows_per_chunk(layout.BLOCK_BYTES * entry.n), entry.rows)
-            native = max(native, rows * layout.BLOCK_BYTES * entry.n)
-            dpl = max(dpl, rows * entry.row_stride)
-        return [_Slot(native, dpl) for _ in range(count)]
-
-    def run(self, chunk: _Chunk, slot: _Slot) -> tuple[int, int]:
+    def run(self, chunk: Chunk, slot: Slot) -> tuple[int, int]:
         """Bring one chunk into the file and prove that it is there; returns the counts of non-finite and zero d."""
-        native_row, stride = layout.BLOCK_BYTES * chunk.n, layout.row_stride(chunk.n)
-        native = slot.native[: chunk.rows * native_row].reshape(chunk.rows, native_row)
-        back = slot.back[: native.size].reshape(native.shape)
-        dpl = slot.dpl[: chunk.rows * stride].reshape(chunk.rows, stride)
-        read_into(chunk.source, native.data.cast("B"), chunk.offset, self._source_name(chunk))
-        layout.pack_rows(native, dpl, chunk.n)
-        self.output.write_at(dpl.data.cast("B"), chunk.target)
-        read_into(self.output.fd, dpl.data.cast("B"), chunk.target, self.output.where)
-        layout.unpack_rows(dpl, back, chunk.n)
-        if not layout.same_bytes(native, back) or dpl[:, layout.pad_start(chunk.n) :].any():
-            name = shown(self.draft.tensors[chunk.tensor].name)
+        entry = self.draft.tensors[chunk.tensor]
+        n, source = entry.n, entry.offset + chunk.row * layout.BLOCK_BYTES * entry.n
+        target = self.offsets[chunk.tensor] + chunk.row * entry.row_stride
+        native, back, dpl = slot.native(chunk.rows, n), slot.back(chunk.rows, n), slot.dpl(chunk.rows, n)
+        read_into(self.fds[entry.shard], native.data.cast("B"), source, self._source_name(entry))
+        layout.pack_rows(native, dpl, n)
+        self.output.write_at(dpl.data.cast("B"), target)
+        read_into(self.output.fd, dpl.data.cast("B"), target, self.output.where)
+        layout.unpack_rows(dpl, back, n)
+        if not layout.same_bytes(native, back) or dpl[:, layout.pad_start(n) :].any():
+            name = shown(entry.name)
             raise EnvironmentFailure(
                 f"tensor {name} reads back differently from what was written",
                 where=self.output.where,
                 hint="check the disk and the memory of this machine",
             )
-        return count_unusual_d(dpl, chunk.n)
+        return count_unusual_d(dpl, n)
 
-    def _source_name(self, chunk: _Chunk) -> str:
-        entry = self.draft.tensors[chunk.tensor]
+    def _source_name(self, entry: Entry) -> str:
         return f"{shown(self.plan.index.shards[entry.shard].path)}: tensor {shown(entry.name)}"
 
 
@@ -199,12 +157,12 @@ def _pump(job: _Job, threads: int, progress: Progress) -> list[Entry]:
         ThreadPoolExecutor(1, "flush") as flusher,
     ):
 
-        def finish(chunk: _Chunk, slot: _Slot, counts: tuple[int, int]) -> tuple[Future[None], ...]:
+        def finish(chunk: Chunk, slot: Slot, counts: tuple[int, int]) -> tuple[Future[None], ...]:
             nonlocal done, flushed, flushing
             nonfinite[chunk.tensor] += counts[0]
             zero[chunk.tensor] += counts[1]
-            native = slot.native[: chunk.rows * layout.BLOCK_BYTES * chunk.n]
-            dpl = slot.dpl[: chunk.rows * layout.row_stride(chunk.n)]
+            n = tensors[chunk.tensor].n
+            native, dpl = slot.native(chunk.rows, n).reshape(-1), slot.dpl(chunk.rows, n).reshape(-1)
             done += native.size
             progress(done)
             if done - flushed >= FLUSH_BYTES and (flushing is None or flushing.done()):
@@ -216,7 +174,7 @@ def _pump(job: _Job, threads: int, progress: Progress) -> list[Entry]:
                 dpl_sha.submit(dpl_digests[chunk.tensor].update, dpl.data),
             )
 
-        pump(job.chunks(), job.slots(threads + 2), job.run, finish, threads)
+        pump(chunks_of(tensors), slots_for(tensors, threads + 2), job.run, finish, threads)
         if flushing is not None:
             flushing.result()
     return [

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from repack.console import Console, Parser, file_path, run
+from repack.arguments import Parser, file_path
+from repack.console import Console, run
 from repack.errors import PROVEN, UsageError, shown
 from repack.version import VERSION
 from verify.forms import FORM_NAMES
@@ -50,13 +51,10 @@ def _parser() -> Parser:
     )
     parser.add_argument("--rows", default="16", metavar="N|all", help="rows of each tensor to decode (default: 16)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of rows and activations (default: 0)")
-    parser.add_argument("--threads", type=int, default=0, metavar="N", help="threads (default: processors, <= 4)")
-    parser.add_argument("--json", metavar="FILE", help="write the verdict as JSON, - for standard output")
     parser.add_argument("--junit", metavar="FILE", help="write the verdict as JUnit XML")
     parser.add_argument("--markdown", metavar="FILE", help="write it as Markdown, and append to $GITHUB_STEP_SUMMARY")
     parser.add_argument("--html", metavar="FILE", help="write it as one self-contained page")
-    parser.add_argument("--quiet", action="store_true", help="no table, no progress")
-    parser.add_argument("--version", action="store_true", help="show the version and exit")
+    parser.add_common()
     return parser
 
 
@@ -68,8 +66,6 @@ def _command(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     if len(options.paths) > 2:
         raise UsageError(f"{len(options.paths)} files given", expected="MODEL.gguf MODEL.dpl, or MODEL.dpl alone")
-    if not 0 <= options.threads <= 256:
-        raise UsageError("--threads is out of range", found=options.threads, expected="1 to 256")
     if options.seed < 0:
         raise UsageError("--seed is negative", found=options.seed)
     rows, device, forms = _rows(options.rows), _device(options.device), _forms(options.forms)

@@ -3,37 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
 from repack import layout
+from repack.chunks import Chunk, Slot, chunks_of, slots_for
 from repack.convert import count_unusual_d
 from repack.errors import Damaged, Differs, DplError, shown
-from repack.pipeline import pump, rows_per_chunk
+from repack.pipeline import pump
 from verify.pairs import Files, Pair, row_name
 from verify.verdict import Verdict
 
 Progress = Callable[[int], None]
 """Called with the number of sidecar bytes that are done."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    pair: int
-    row: int
-    rows: int
-
-
-class _Slot:
-    """The buffers of one chunk in flight."""
-
-    def __init__(self, native_bytes: int, dpl_bytes: int) -> None:
-        self.native = np.empty(native_bytes, np.uint8)
-        self.back = np.empty(native_bytes, np.uint8)
-        self.dpl = np.empty(dpl_bytes, np.uint8)
 
 
 @dataclass(slots=True)
@@ -62,50 +47,34 @@ def check_contents(
     native_digests, dpl_digests = ([hashlib.sha256() for _ in pairs] for _ in range(2))
     done = 0
 
-    def work(chunk: _Chunk, slot: _Slot) -> _Found:
-        return _examine(pairs[chunk.pair], chunk, slot, files)
+    def work(chunk: Chunk, slot: Slot) -> _Found:
+        return _examine(pairs[chunk.tensor], chunk, slot, files)
 
     with ThreadPoolExecutor(1, "sha-native") as native_sha, ThreadPoolExecutor(1, "sha-dpl") as dpl_sha:
 
-        def finish(chunk: _Chunk, slot: _Slot, more: _Found) -> list[Future[None]]:
+        def finish(chunk: Chunk, slot: Slot, more: _Found) -> list[Future[None]]:
             nonlocal done
-            found[chunk.pair].merge(more)
-            pair = pairs[chunk.pair]
-            dpl = slot.dpl[: chunk.rows * pair.entry.row_stride]
-            readers = [dpl_sha.submit(dpl_digests[chunk.pair].update, dpl.data)]
+            found[chunk.tensor].merge(more)
+            pair = pairs[chunk.tensor]
+            dpl = slot.dpl(chunk.rows, pair.entry.n).reshape(-1)
+            readers = [dpl_sha.submit(dpl_digests[chunk.tensor].update, dpl.data)]
             if pair.source is not None:
-                native = slot.native[: chunk.rows * layout.BLOCK_BYTES * pair.entry.n]
-                readers.append(native_sha.submit(native_digests[chunk.pair].update, native.data))
+                native = slot.native(chunk.rows, pair.entry.n).reshape(-1)
+                readers.append(native_sha.submit(native_digests[chunk.tensor].update, native.data))
                 verdict.bytes_compared += native.size
             done += dpl.size
             progress(done)
             return readers
 
-        pump(_chunks(pairs), _slots(pairs, threads + 2), work, finish, threads)
+        entries = [pair.entry for pair in pairs]
+        pump(chunks_of(entries), slots_for(entries, threads + 2), work, finish, threads)
     for pair, facts, native, dpl in zip(pairs, found, native_digests, dpl_digests, strict=True):
         _conclude(pair, facts, native.hexdigest(), dpl.hexdigest(), files, verdict)
 
 
-def _chunks(pairs: Sequence[Pair]) -> Iterator[_Chunk]:
-    for index, pair in enumerate(pairs):
-        row_bytes = layout.BLOCK_BYTES * pair.entry.n
-        step = rows_per_chunk(row_bytes)
-        for row in range(0, pair.entry.rows if row_bytes else 0, step):
-            yield _Chunk(index, row, min(step, pair.entry.rows - row))
-
-
-def _slots(pairs: Sequence[Pair], count: int) -> list[_Slot]:
-    native = dpl = 0
-    for pair in pairs:
-        rows = min(rows_per_chunk(layout.BLOCK_BYTES * pair.entry.n), pair.entry.rows)
-        native = max(native, rows * layout.BLOCK_BYTES * pair.entry.n)
-        dpl = max(dpl, rows * pair.entry.row_stride)
-    return [_Slot(native, dpl) for _ in range(count)]
-
-
-def _examine(pair: Pair, chunk: _Chunk, slot: _Slot, files: Files) -> _Found:
-    n, stride = pair.entry.n, pair.entry.row_stride
-    dpl = slot.dpl[: chunk.rows * stride].reshape(chunk.rows, stride)
+def _examine(pair: Pair, chunk: Chunk, slot: Slot, files: Files) -> _Found:
+    n = pair.entry.n
+    dpl = slot.dpl(chunk.rows, n)
     files.read_dpl(pair, chunk.row, dpl)
     found = _Found(*count_unusual_d(dpl, n))
     pad = dpl[:, layout.pad_start(n) :]
@@ -114,9 +83,7 @@ def _examine(pair: Pair, chunk: _Chunk, slot: _Slot, files: Files) -> _Found:
         found.first_pad = f"{row_name(pair.entry.ne, chunk.row + row)}, padding byte {byte}"
     if pair.source is None:
         return found
-    shape = (chunk.rows, layout.BLOCK_BYTES * n)
-    native = slot.native[: chunk.rows * shape[1]].reshape(shape)
-    back = slot.back[: native.size].reshape(shape)
+    native, back = slot.native(chunk.rows, n), slot.back(chunk.rows, n)
     files.read_native(pair, chunk.row, native)
     layout.unpack_rows(dpl, back, n)
     if not layout.same_bytes(native, back):
