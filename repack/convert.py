@@ -2,7 +2,7 @@
 
 worker threads   read a chunk, pack it, write it, read it back from the file, unpack that and compare it with the
                  source's bytes; count unusual d
-two threads      SHA-256 of the native bytes and of the sidecar's bytes as read back, in file order
+one thread       SHA-256 of the sidecar's bytes as read back, in file order
 calling thread   hands out chunks (`repack.pipeline`)
 """
 
@@ -146,40 +146,32 @@ def count_unusual_d(dpl: layout.Bytes, n: int) -> tuple[int, int]:
 def _pump(job: _Job, threads: int, progress: Progress) -> list[Entry]:
     """Drive all chunks through the pipeline; returns the finished entries."""
     tensors = job.draft.tensors
-    native_digests, dpl_digests = ([hashlib.sha256() for _ in tensors] for _ in range(2))
+    digests = [hashlib.sha256() for _ in tensors]
     nonfinite, zero = [0] * len(tensors), [0] * len(tensors)
     done = 0
     flushing: Future[None] | None = None
     flushed = 0
-    with (
-        ThreadPoolExecutor(1, "sha-native") as native_sha,
-        ThreadPoolExecutor(1, "sha-dpl") as dpl_sha,
-        ThreadPoolExecutor(1, "flush") as flusher,
-    ):
+    with ThreadPoolExecutor(1, "sha") as hasher, ThreadPoolExecutor(1, "flush") as flusher:
 
-        def finish(chunk: Chunk, slot: Slot, counts: tuple[int, int]) -> tuple[Future[None], ...]:
+        def finish(chunk: Chunk, slot: Slot, counts: tuple[int, int]) -> Future[None]:
             nonlocal done, flushed, flushing
             nonfinite[chunk.tensor] += counts[0]
             zero[chunk.tensor] += counts[1]
-            n = tensors[chunk.tensor].n
-            native, dpl = slot.native(chunk.rows, n).reshape(-1), slot.dpl(chunk.rows, n).reshape(-1)
-            done += native.size
+            entry = tensors[chunk.tensor]
+            done += chunk.rows * entry.n * layout.BLOCK_BYTES
             progress(done)
             if done - flushed >= FLUSH_BYTES and (flushing is None or flushing.done()):
                 if flushing is not None:
                     flushing.result()
                 flushing, flushed = flusher.submit(job.output.flush), done
-            return (
-                native_sha.submit(native_digests[chunk.tensor].update, native.data),
-                dpl_sha.submit(dpl_digests[chunk.tensor].update, dpl.data),
-            )
+            return hasher.submit(digests[chunk.tensor].update, slot.dpl(chunk.rows, entry.n).data)
 
         pump(chunks_of(tensors), slots_for(tensors, threads + 2), job.run, finish, threads)
         if flushing is not None:
             flushing.result()
     return [
-        replace(entry, native_sha256=native.hexdigest(), sha256=dpl.hexdigest(), nonfinite_d=bad, zero_d=none)
-        for entry, native, dpl, bad, none in zip(tensors, native_digests, dpl_digests, nonfinite, zero, strict=True)
+        replace(entry, sha256=digest.hexdigest(), nonfinite_d=bad, zero_d=none)
+        for entry, digest, bad, none in zip(tensors, digests, nonfinite, zero, strict=True)
     ]
 
 

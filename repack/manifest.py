@@ -43,7 +43,6 @@ class Entry:
     shard: int
     offset: int
     """Absolute byte offset of the native bytes in the shard's file."""
-    native_sha256: str
     sha256: str
     """SHA-256 of the tensor's bytes in the sidecar, padding included."""
     nonfinite_d: int
@@ -141,7 +140,6 @@ def to_json(manifest: Manifest) -> str:
                 "shard": entry.shard,
                 "offset": entry.offset,
                 "nbytes": entry.nbytes,
-                "native_sha256": entry.native_sha256,
                 "sha256": entry.sha256,
                 "nonfinite_d": entry.nonfinite_d,
                 "zero_d": entry.zero_d,
@@ -240,7 +238,6 @@ def _entry(item: StrictObject) -> Entry:
         ne=ne,
         shard=item.integer("shard"),
         offset=item.integer("offset"),
-        native_sha256=item.sha256("native_sha256"),
         sha256=item.sha256("sha256"),
         nonfinite_d=item.integer("nonfinite_d"),
         zero_d=item.integer("zero_d"),

@@ -1,7 +1,7 @@
 """A bounded pipeline over chunks: parallel work, then ordered digests, over a ring of buffers.
 
-SHA-256 is sequential over a tensor, so digests are fed in file order by one thread each, while any number of threads
-work on later chunks. Memory is the ring: as many slots as chunks may be in flight.
+SHA-256 is sequential over a tensor, so one thread feeds it in file order, while any number of threads work on later
+chunks. Memory is the ring: as many slots as chunks may be in flight.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ def pump(
     chunks: Iterable[Chunk],
     slots: Sequence[Slot],
     work: Callable[[Chunk, Slot], Result],
-    finish: Callable[[Chunk, Slot, Result], Sequence[Future[Any]]],
+    finish: Callable[[Chunk, Slot, Result], Future[Any]],
     threads: int,
 ) -> None:
     """Call ``work(chunk, slot)`` on `threads` threads and ``finish(chunk, slot, result)`` here, in order of the chunks.
 
-    A slot is handed out again when the futures that `finish` returned for it are done. The first exception stops
+    A slot is handed out again when the future that `finish` returned for it is done. The first exception stops
     everything and is raised here.
     """
-    readers: list[Sequence[Future[Any]]] = [() for _ in slots]
+    readers: list[Future[Any] | None] = [None] * len(slots)
     waiting: deque[tuple[int, Chunk, Future[Result]]] = deque()
 
     def retire() -> None:
@@ -52,15 +52,15 @@ def pump(
             at = number % len(slots)
             if len(waiting) == len(slots):
                 retire()
-            for reader in readers[at]:
+            if (reader := readers[at]) is not None:
                 reader.result()
             waiting.append((at, chunk, pool.submit(work, chunk, slots[at])))
             while waiting and waiting[0][2].done():
                 retire()
         while waiting:
             retire()
-        for futures in readers:
-            for reader in futures:
+        for reader in readers:
+            if reader is not None:
                 reader.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

@@ -83,9 +83,9 @@ def make_plan(model: str | os.PathLike[str], include: Sequence[str] = (), exclud
 
 
 def as_entry(tensor: Tensor) -> Entry:
-    """The manifest's entry of a tensor, with the largest counts possible and digests still to be made."""
+    """The manifest's entry of a tensor, with the largest counts possible and the digest still to be made."""
     blocks = tensor.rows * (tensor.ne[0] // layout.BLOCK_WEIGHTS)
-    return Entry(tensor.name, tensor.ne, tensor.shard, tensor.offset, "0" * 64, "0" * 64, blocks, blocks)
+    return Entry(tensor.name, tensor.ne, tensor.shard, tensor.offset, "0" * 64, blocks, blocks)
 
 
 def compiled(patterns: Sequence[str], option: str) -> list[re.Pattern[str]]:

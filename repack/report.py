@@ -96,7 +96,6 @@ def _tensor(entry: Entry) -> dict[str, Any]:
         "nbytes": entry.nbytes,
         "padded_nbytes": entry.rows * entry.n * layout.PADDED_BLOCK_BYTES,
         "dpl_nbytes": entry.dpl_nbytes,
-        "native_sha256": entry.native_sha256,
         "sha256": entry.sha256,
         "nonfinite_d": entry.nonfinite_d,
         "zero_d": entry.zero_d,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+from tests import forged
 from tests.forge import T0, Forge, changed, entry, extra, tiny, with_tensors
 
 HEX = "0123456789abcdef" * 4
@@ -43,6 +44,8 @@ SOUND: list[Forge] = [
         for path in (T0, ("source",), ("source", "shards", 0), ("skipped", 0))
     ),
     changed("zzz", to={"manifest_sha256": "x"}),
+    *(changed(*T0, "native_sha256", to=value) for value in (HEX, 1)),  # a member of earlier drafts, unknown by now
+    *(forged.data(at, seal=True) for at in (0, 629, 640)),  # other weights under their own digest
     changed("generator", "name", to='"manifest_sha256":"'),
     changed("source", "general", to={}),
     changed("source", "general", "other.key", to="\u20ac"),

@@ -111,7 +111,7 @@ def by_project(files: Sequence[Path]) -> list[bool]:
 
 
 def by_project_with_data(files: Sequence[Path]) -> list[bool]:
-    """`verify` without a model, and `repack --restore`, which alone looks at the native digest."""
+    """`verify` without a model, and `repack --restore`."""
 
     def restored(file: Path) -> bool:
         try:

@@ -30,6 +30,7 @@ CPP = CONSUMERS / "cpp"
 KERNELS = Path(__file__).parents[1] / "verify" / "kernels"
 CONFIGURATION = ("-DDPL_LANES=32", "-DDPL_QUARTERS=1", "-DDPL_THREADS=64")
 NVCC = shutil.which("nvcc")
+KEYS = ("rows", "row_stride", "name")
 needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc not found")
 
 
@@ -40,21 +41,45 @@ def manifest_of(path: Path) -> list[dict[str, Any]]:
     return tensors
 
 
-@pytest.mark.parametrize("language", ["cpp", "rust", "python"])
+LANGUAGES = pytest.mark.parametrize("language", ["cpp", "rust", "python"])
+
+
+@LANGUAGES
 def test_the_digests_of_the_real_model(language: str, gemma: Path, gemma_dpl: Path) -> None:
-    """What each program prints is what the manifest says, and what the model's own bytes give."""
+    compare_digests(language, gemma, gemma_dpl)
+
+
+@LANGUAGES
+def test_the_digests_of_the_golden_model(language: str) -> None:
+    """With the command of README.md, too, and the places that are named there and in docs/format.md."""
+    printed = compare_digests(language, GOLDEN / "tiny.gguf", GOLDEN / "tiny.dpl")
+    readme, page = (CONSUMERS / "README.md").read_text(), (CONSUMERS.parent / "format.md").read_text()
+    places = re.findall(r"have (\d+) bytes at (\d+) and (\d+) at (\d+)\.", readme)
+    assert places == [("1260", "320", "840", "1632")]
+    assert "the bytes 320 .. 1580 and 1632 .. 2472 of `tiny.gguf`" in page
+    (command,) = re.findall(r"^    (tail -c .*)$", readme, re.MULTILINE)
+    for native, offset, nbytes in zip(printed, (320, 1632), (1260, 840), strict=True):
+        line = command.replace("model.gguf", "tiny.gguf")
+        script = f"OFFSET={offset}; {line.replace('NBYTES', str(nbytes))}"
+        done = subprocess.run(["sh", "-c", script], cwd=GOLDEN, capture_output=True, text=True, check=True)
+        assert done.stdout.split()[0] == native
+
+
+def compare_digests(language: str, model: Path, sidecar: Path) -> list[str]:
+    """What each program prints is what the manifest says, and what the model's own bytes give; returns the latter."""
     program = [sys.executable, str(CONSUMERS / "python" / "reader.py")]
     if language != "python":
         program = [str(compiled(language, "-O2" if language == "cpp" else "-O"))]
-    done = subprocess.run([*program, gemma_dpl], capture_output=True, text=True, check=True)
-    lines = done.stdout.splitlines()
-    assert lines[-1] == f"{gemma_dpl}: ok, 9 tensors"
-    keys = ("sha256", "native_sha256", "rows", "row_stride", "name")
-    assert lines[:-1] == [" ".join(str(entry[key]) for key in keys) for entry in manifest_of(gemma_dpl)]
-    with gemma.open("rb") as file:
-        for line, entry in zip(lines, manifest_of(gemma_dpl), strict=False):
+    done = subprocess.run([*program, sidecar], capture_output=True, text=True, check=True)
+    *lines, last = done.stdout.splitlines()
+    entries, natives = manifest_of(sidecar), []
+    assert last == f"{sidecar}: ok, {len(entries)} tensors"
+    with model.open("rb") as file:
+        for line, entry in zip(lines, entries, strict=True):
             file.seek(entry["offset"])
-            assert line.split()[1] == hashlib.sha256(file.read(entry["nbytes"])).hexdigest()
+            natives.append(hashlib.sha256(file.read(entry["nbytes"])).hexdigest())
+            assert line.split() == [str(entry["sha256"]), natives[-1], *(str(entry[key]) for key in KEYS)]
+    return natives
 
 
 def test_the_header_alone_is_enough_for_an_engine(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_a_required_gpu_that_is_not_there(pair: FilesPair, monkeypatch: pytest.M
 
 
 def entry(name: str, *ne: int) -> Entry:
-    return Entry(name, ne, 0, 0, "", "", 0, 0)
+    return Entry(name, ne, 0, 0, "", 0, 0)
 
 
 def test_how_one_token_uses_the_shapes() -> None:

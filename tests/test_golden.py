@@ -84,7 +84,6 @@ def by_hand(model: bytes, header_bytes: int) -> bytes:
                 "shard": 0,
                 "offset": offset,
                 "nbytes": len(native),
-                "native_sha256": hashlib.sha256(native).hexdigest(),
                 "sha256": hashlib.sha256(dpl).hexdigest(),
                 "nonfinite_d": 0,
                 "zero_d": 0,

@@ -28,8 +28,8 @@ def written(forged: list[Forge], folder: Path) -> list[Path]:
 
 def test_every_check_of_the_format_has_files_that_fail_it() -> None:
     checks = re.findall(r"\*\*(C\d+)\.?\*\*", FORMAT.read_text())
-    assert checks == [f"C{number}" for number in range(1, 20)]
-    assert [*BROKEN, *BROKEN_DATA, "C19"] == checks  # C19 needs a model: tests/test_format.py
+    assert checks == [f"C{number}" for number in range(1, 19)]
+    assert [*BROKEN, *BROKEN_DATA, "C18"] == checks  # C18 needs a model: tests/test_format.py
 
 
 def test_forging_nothing_gives_the_golden_file() -> None:
@@ -61,11 +61,11 @@ TOKENS = [b'"', b"{", b"}", b"[", b"]", b",", b":", b"\\", b"0", b"9" * 20, b"\\
 
 
 def flip(rng: random.Random, raw: bytearray) -> None:
-    raw[rng.randrange(1810)] ^= 1 << rng.randrange(8)
+    raw[rng.randrange(1636)] ^= 1 << rng.randrange(8)
 
 
 def splice(rng: random.Random, raw: bytearray) -> None:
-    at = rng.randrange(1810)
+    at = rng.randrange(1636)
     raw[at : at + rng.choice([0, 1, 2, 8, 40])] = rng.choice(TOKENS)
 
 

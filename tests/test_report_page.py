@@ -31,7 +31,7 @@ def verdict(*, speeds: bool = False) -> Verdict:
     for stage in ("container", "manifest", "alignment", "selection", "source"):
         made.passed(stage)
     for name in NAMES:
-        made.tensors.append(Checked(name, (256, 10), 2100, 2240, 0, 0, "0" * 64, "f" * 64))
+        made.tensors.append(Checked(name, (256, 10), 2100, 2240, 0, 0, "f" * 64))
         for stage in ("digests", "bytes", "padding"):
             made.passed(stage, name)
     made.bytes_compared, made.seconds = 2100 * len(NAMES), 1.5

@@ -34,6 +34,11 @@ def failures(verdict: Verdict) -> dict[str, str]:
     return {outcome.stage: outcome.detail for outcome in verdict.outcomes if outcome.status is Status.FAILED}
 
 
+def passed(verdict: Verdict, *stages: str) -> bool:
+    """Whether the stages have outcomes, and all of them are good."""
+    return all({outcome.status for outcome in verdict.of(stage)} == {Status.PASSED} for stage in stages)
+
+
 def flip(path: Path, at: int, bit: int = 1) -> None:
     raw = bytearray(path.read_bytes())
     raw[at] ^= bit
@@ -92,9 +97,10 @@ def test_a_flipped_byte_of_the_model_is_named(pair: Pair) -> None:
     tensor = next(t for t in mixed_model().tensors if t.name == "last")
     at = pair[0].read_bytes().rindex(tensor.payload()) + 3 * 1050 + 2 * 210 + 130
     flip(pair[0], at)
-    found = failures(judge(*pair))
-    assert "row 3, super-block 2, qh[2]" in found["bytes"]
-    assert "the model's bytes are not those" in found["digests"]
+    verdict = judge(*pair)
+    assert verdict.exit_code == 1
+    assert "row 3, super-block 2, qh[2]" in failures(verdict)["bytes"]
+    assert passed(verdict, "digests"), "the sidecar is what it was"
 
 
 def test_padding_that_is_not_zero(pair: Pair) -> None:
@@ -119,6 +125,7 @@ def test_a_sidecar_of_another_model(pair: Pair, tmp_path: Path) -> None:
     verdict = judge(other(same_tables, tmp_path / "o", pair[0]), pair[1])
     assert verdict.exit_code == 1
     assert "rows differ" in failures(verdict)["bytes"]
+    assert passed(verdict, "source", "digests"), "the same header and size"
 
 
 @pytest.mark.parametrize(

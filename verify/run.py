@@ -140,7 +140,6 @@ def _run_stages(
             pair.entry.dpl_nbytes,
             pair.entry.nonfinite_d,
             pair.entry.zero_d,
-            pair.entry.native_sha256,
             pair.entry.sha256,
         )
         for pair in pairs

@@ -61,9 +61,8 @@ class Checked:
     dpl_nbytes: int
     nonfinite_d: int
     zero_d: int
-    native_sha256: str = ""
-    """What the manifest says; stage digests compares it with the bytes."""
     sha256: str = ""
+    """What the manifest says; stage digests compares it with the sidecar's bytes."""
 
 
 @dataclass(frozen=True, slots=True)

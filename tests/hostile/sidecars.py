@@ -44,7 +44,6 @@ def manifest_of(model: Model, name: str = "model.gguf") -> Json:
                     "shard": 0,
                     "offset": len(head) + offset,
                     "nbytes": len(payload),
-                    "native_sha256": hashlib.sha256(payload).hexdigest(),
                     "sha256": hashlib.sha256(dpl).hexdigest(),
                     "nonfinite_d": sum(struct.unpack("<H", pair)[0] & 0x7FFF >= 0x7C00 for pair in d),
                     "zero_d": sum(struct.unpack("<H", pair)[0] & 0x7FFF == 0 for pair in d),

@@ -57,7 +57,6 @@ def as_dict(verdict: Verdict, exit_code: int) -> dict[str, Any]:
                 "dpl_nbytes": summary.tensor.dpl_nbytes,
                 "nonfinite_d": summary.tensor.nonfinite_d,
                 "zero_d": summary.tensor.zero_d,
-                "native_sha256": summary.tensor.native_sha256,
                 "sha256": summary.tensor.sha256,
                 "status": summary.status.value,
                 "stages": {stage: _outcome(outcome) for stage, outcome in summary.outcomes.items()},

@@ -42,7 +42,7 @@ struct Tensor {  // R14
     std::string name;
     std::vector<u64> ne;  // row length first
     u64 n = 0, rows = 1, row_stride = 0, nbytes = 0, shard = 0, offset = 0, nonfinite_d = 0, zero_d = 0;
-    std::string native_sha256, sha256;
+    std::string sha256;
     const u8* data = nullptr;  // rows * row_stride bytes, on a 16-byte boundary
 
     const u8* row(u64 r) const { return data + r * row_stride; }
@@ -184,7 +184,6 @@ private:
         };
         json.object({{"n", [&] { n = json.integer(); }},
                      {"name", name},
-                     {"native_sha256", [&] { t.native_sha256 = hex(json); }},
                      {"nbytes", [&] { t.nbytes = json.integer(); }},
                      {"ne", [&] { json.array([&] { t.ne.push_back(json.integer()); }); }},
                      {"nonfinite_d", [&] { t.nonfinite_d = json.integer(); }},

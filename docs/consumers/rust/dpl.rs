@@ -27,7 +27,6 @@ pub struct Tensor {
     pub rows: u64,
     pub row_stride: u64,
     pub begin: u64,
-    pub native_sha256: String,
     pub sha256: String,
     pub nonfinite_d: u64,
     pub zero_d: u64,
@@ -176,11 +175,10 @@ fn read_shard(json: &mut Json) -> Result<u64, Refused> {
 
 fn read_tensor(json: &mut Json, shards: &[u64]) -> Result<Tensor, Refused> {
     let (mut t, mut numbers) = (Tensor::default(), std::collections::HashMap::new());
-    json.object(13, |json, key| {
+    json.object(12, |json, key| {
         let begin = json.at;
         match key {
             "name" => (t.name, t.literal) = (json.string()?, json.since(begin)),
-            "native_sha256" => t.native_sha256 = hex(json)?,
             "sha256" => t.sha256 = hex(json)?,
             "ne" => json.array(|json| json.integer().map(|size| t.ne.push(size)))?,
             "n" | "nbytes" | "nonfinite_d" | "offset" | "row_stride" | "rows" | "shard" | "type" | "zero_d" => {
