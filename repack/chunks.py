@@ -10,6 +10,7 @@ import numpy as np
 from repack import layout
 from repack.manifest import Entry
 from repack.pipeline import rows_per_chunk
+from repack.rows import Bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +30,15 @@ class Slot:
         self._back = np.empty(native_bytes, np.uint8)
         self._dpl = np.empty(dpl_bytes, np.uint8)
 
-    def native(self, rows: int, n: int) -> layout.Bytes:
+    def native(self, rows: int, n: int) -> Bytes:
         """Room for native rows, uint8 ``[rows, 210 n]``."""
         return _shaped(self._native, rows, layout.BLOCK_BYTES * n)
 
-    def back(self, rows: int, n: int) -> layout.Bytes:
+    def back(self, rows: int, n: int) -> Bytes:
         """Room for the same rows once more, uint8 ``[rows, 210 n]``."""
         return _shaped(self._back, rows, layout.BLOCK_BYTES * n)
 
-    def dpl(self, rows: int, n: int) -> layout.Bytes:
+    def dpl(self, rows: int, n: int) -> Bytes:
         """Room for dpl rows, uint8 ``[rows, row_stride(n)]``."""
         return _shaped(self._dpl, rows, layout.row_stride(n))
 
@@ -60,5 +61,5 @@ def slots_for(entries: Sequence[Entry], count: int) -> list[Slot]:
     return [Slot(native, dpl) for _ in range(count)]
 
 
-def _shaped(buffer: layout.Bytes, rows: int, width: int) -> layout.Bytes:
+def _shaped(buffer: Bytes, rows: int, width: int) -> Bytes:
     return buffer[: rows * width].reshape(rows, width)

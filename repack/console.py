@@ -107,6 +107,7 @@ def error_line(error: object) -> None:
 def run(command: Callable[[Sequence[str]], int], arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code of the process. No exception gets past this."""
     try:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # we bring our own threads; NumPy's would only spin
         _open_standard_files()
         raise_on_signals()
         code = _run(command, sys.argv[1:] if arguments is None else arguments)

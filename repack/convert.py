@@ -17,8 +17,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from repack import layout
 from repack.chunks import Chunk, Slot, chunks_of, slots_for
 from repack.errors import Damaged, EnvironmentFailure, shown
@@ -26,14 +24,15 @@ from repack.files import open_input, read_into, stamp
 from repack.gguf_index import header_sha256
 from repack.manifest import Entry, Manifest, Source
 from repack.output import OutputFile
-from repack.pipeline import pump
+from repack.pipeline import pump, worker_threads
 from repack.plan import Plan, as_entry
+from repack.rows import count_unusual_d, pack_rows, same_bytes, unpack_rows
 from repack.sidecar import encode_header, read_header, tensor_offsets
 from repack.version import NAME, VERSION
 
 GENERAL_KEYS = ("general.architecture", "general.name", "general.type")
 
-FLUSH_BYTES = 32 << 20
+FLUSH_BYTES = 16 << 20
 """The disk is given so much to write at a time, while the rest is packed: the last flush then has little left to do."""
 
 Progress = Callable[[int], None]
@@ -55,12 +54,11 @@ def convert(
 ) -> Conversion:
     """Write the sidecar of a planned model.
 
-    threads: packing threads, 0 for the number of processors (at most 4). force: replace an existing file. The output
+    threads: packing threads, 0 for as many as `worker_threads` finds good. force: replace an existing file. The output
     depends on neither. Raises Damaged if a source cannot be read as indexed, EnvironmentFailure on a full disk or an
     I/O error, UsageError if `out` cannot be an output; nothing is left under `out` or beside it then.
     """
     started = time.perf_counter()
-    threads = threads or min(os.cpu_count() or 1, 4)
     path = Path(out)
     with ExitStack() as stack:
         fds = []
@@ -75,7 +73,9 @@ def convert(
         with OutputFile(path, replace=force, inputs=sources) as output:
             output.reserve(size)
             offsets = [len(head) + offset for offset in tensor_offsets(draft)]
-            entries = _pump(_Job(plan, draft, fds, output, offsets), threads, progress or (lambda _: None))
+            entries = _pump(
+                _Job(plan, draft, fds, output, offsets), worker_threads(threads), progress or (lambda _: None)
+            )
             manifest = replace(draft, tensors=tuple(entries))
             output.write_at(encode_header(manifest, len(head)), 0)
             if read_header(output.fd, output.where) != (manifest, len(head)):
@@ -120,11 +120,11 @@ class _Job:
         target = self.offsets[chunk.tensor] + chunk.row * entry.row_stride
         native, back, dpl = slot.native(chunk.rows, n), slot.back(chunk.rows, n), slot.dpl(chunk.rows, n)
         read_into(self.fds[entry.shard], native.data.cast("B"), source, self._source_name(entry))
-        layout.pack_rows(native, dpl, n)
+        pack_rows(native, dpl, n)
         self.output.write_at(dpl.data.cast("B"), target)
         read_into(self.output.fd, dpl.data.cast("B"), target, self.output.where)
-        layout.unpack_rows(dpl, back, n)
-        if not layout.same_bytes(native, back) or dpl[:, layout.pad_start(n) :].any():
+        unpack_rows(dpl, back, n)
+        if not same_bytes(native, back) or dpl[:, layout.pad_start(n) :].any():
             name = shown(entry.name)
             raise EnvironmentFailure(
                 f"tensor {name} reads back differently from what was written",
@@ -135,12 +135,6 @@ class _Job:
 
     def _source_name(self, entry: Entry) -> str:
         return f"{shown(self.plan.index.shards[entry.shard].path)}: tensor {shown(entry.name)}"
-
-
-def count_unusual_d(dpl: layout.Bytes, n: int) -> tuple[int, int]:
-    """Count non-finite (NaN, Inf) and zero d in dpl rows; a fact about the model, never an error."""
-    bits = layout.plane(dpl, layout.FIELDS[-1], n).view("<u2") & 0x7FFF
-    return int(np.count_nonzero(bits >= 0x7C00)), int(bits.size - np.count_nonzero(bits))
 
 
 def _pump(job: _Job, threads: int, progress: Progress) -> list[Entry]:

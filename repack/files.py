@@ -47,6 +47,11 @@ def stamp(fd: int) -> tuple[int, int, int, int]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
+def utf8(path: str) -> str:
+    """A path as text that every encoding can take: bytes that are not UTF-8 appear as escapes."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
 def read_into(fd: int, buffer: memoryview, offset: int, where: str) -> None:
     """Fill `buffer` from byte `offset` on. Raises Damaged if the file ends before, EnvironmentFailure on I/O errors."""
     done = 0

@@ -17,10 +17,9 @@ from itertools import pairwise
 from math import prod
 from pathlib import Path
 
-from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-
 from repack.errors import Damaged, UsageError, shown
-from repack.files import open_input, read_bytes, stamp
+from repack.files import open_input, read_bytes, stamp, utf8
+from repack.ggml import GGML_QUANT_SIZES, GGMLQuantizationType
 from repack.gguf_cursor import Cursor
 from repack.gguf_metadata import Scalar, alignment_of, read_metadata
 from repack.gguf_preamble import MAX_TENSORS, read_preamble
@@ -50,7 +49,7 @@ class Shard:
     @property
     def name(self) -> str:
         """Base name; bytes that are not UTF-8 appear as escapes."""
-        return os.fsencode(self.path.name).decode("utf-8", "backslashreplace")
+        return utf8(self.path.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from gguf.constants import GGUF_DEFAULT_ALIGNMENT, GGUFValueType
-
 from repack.errors import Damaged, shown
+from repack.ggml import GGUF_DEFAULT_ALIGNMENT, GGUFValueType
 from repack.gguf_cursor import Cursor
 
 Scalar = int | float | bool | str

@@ -1,6 +1,7 @@
 """The Q6_K super-block and the three ways its rows are laid out in memory.
 
-One table, `FIELDS`, fixes everything else in this project: sizes, plane offsets, strides, dtypes.
+One table, `FIELDS`, fixes everything else in this project: sizes, plane offsets, strides, dtypes. It needs no NumPy, so
+that a header can be looked at before that is loaded; rows.py rearranges rows.
 
 A super-block holds 256 weights in 210 bytes (ggml's ``block_q6_K``, see ``ggml-common.h`` in llama.cpp)::
 
@@ -23,12 +24,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
-
-Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +35,14 @@ class Field:
     """Bytes in each super-block."""
     offset: int
     """Byte offset in the super-block; times n, the byte offset of the plane in a dpl row."""
-    dtype: np.dtype[Any]
-    """How the bytes are to be read."""
+    dtype: str
+    """How the bytes are to be read, in NumPy's terms."""
 
 
 def _table(*rows: tuple[str, int, str]) -> tuple[Field, ...]:
     ends = accumulate(nbytes for _, nbytes, _ in rows)
     return tuple(
-        Field(name, nbytes, end - nbytes, np.dtype(dtype))
-        for (name, nbytes, dtype), end in zip(rows, ends, strict=True)
+        Field(name, nbytes, end - nbytes, dtype) for (name, nbytes, dtype), end in zip(rows, ends, strict=True)
     )
 
 
@@ -58,9 +52,6 @@ BLOCK_WEIGHTS = 256
 BLOCK_BYTES = sum(field.nbytes for field in FIELDS)
 ROW_ALIGNMENT = 16
 PADDED_BLOCK_BYTES = -(-BLOCK_BYTES // ROW_ALIGNMENT) * ROW_ALIGNMENT
-
-# Each field as one opaque item: NumPy then moves whole fields (memcpy) instead of single bytes.
-_BLOCK = np.dtype([(field.name, f"V{field.nbytes}") for field in FIELDS])
 
 
 def row_stride(n: int) -> int:
@@ -73,15 +64,6 @@ def pad_start(n: int) -> int:
     return BLOCK_BYTES * n
 
 
-def plane(rows: Bytes, field: Field, n: int) -> npt.NDArray[Any]:
-    """View one plane of dpl rows.
-
-    rows: uint8 ``[..., row_stride(n)]``. Returns a view of the field's dtype: ql ``[..., 128 n]``, qh ``[..., 64 n]``,
-    scales ``[..., 16 n]`` (int8), d ``[..., n]`` (float16).
-    """
-    return rows[..., field.offset * n : (field.offset + field.nbytes) * n].view(field.dtype)
-
-
 def locate(byte: int, n: int) -> tuple[int, Field | None, int]:
     """Say what stands at byte offset `byte` of a dpl row: ``(super-block, field, byte in the field)``.
 
@@ -92,64 +74,3 @@ def locate(byte: int, n: int) -> tuple[int, Field | None, int]:
             block, rest = divmod(byte - field.offset * n, field.nbytes)
             return block, field, rest
     return -1, None, byte - pad_start(n)
-
-
-def pack_rows(native: Bytes, out: Bytes, n: int) -> None:
-    """Bring native rows into the dpl layout.
-
-    native: uint8 ``[rows, 210 n]``. out: uint8 ``[rows, row_stride(n)]``, overwritten, padding zeroed. In both, the
-    bytes of a row stand one after the other. Raises ValueError if a shape does not fit.
-    """
-    blocks, planes = _blocks(native, n), _planes(out, n)
-    for field in FIELDS:
-        planes[field.name][...] = blocks[field.name]
-    out[:, pad_start(n) :] = 0
-
-
-def unpack_rows(dpl: Bytes, out: Bytes, n: int) -> None:
-    """The exact inverse of `pack_rows`; the padding is not looked at.
-
-    dpl: uint8 ``[rows, row_stride(n)]``. out: uint8 ``[rows, 210 n]``, overwritten.
-    """
-    blocks, planes = _blocks(out, n), _planes(dpl, n)
-    for field in FIELDS:
-        blocks[field.name][...] = planes[field.name]
-
-
-def pad_rows(native: Bytes, out: Bytes, n: int) -> None:
-    """Bring native rows into the padded layout (224-byte blocks, 14 zero bytes after each).
-
-    native: uint8 ``[rows, 210 n]``. out: uint8 ``[rows, 224 n]``, C-contiguous, overwritten.
-    """
-    _check(native, BLOCK_BYTES * n)
-    _check(out, PADDED_BLOCK_BYTES * n)
-    padded = out.reshape(len(out), n, PADDED_BLOCK_BYTES)
-    padded[..., :BLOCK_BYTES] = native.reshape(len(native), n, BLOCK_BYTES)
-    padded[..., BLOCK_BYTES:] = 0
-
-
-def same_bytes(one: Bytes, other: Bytes) -> bool:
-    """Whether two C-contiguous arrays of one shape hold the same bytes; compared eight at a time."""
-    flat, words = (one.reshape(-1), other.reshape(-1)), one.size // 8 * 8
-    head, head_of_other = (array[:words].view(np.uint64) for array in flat)
-    return np.array_equal(head, head_of_other) and np.array_equal(flat[0][words:], flat[1][words:])
-
-
-def _blocks(native: Bytes, n: int) -> npt.NDArray[Any]:
-    """Native rows as a structured view ``[rows, n]``, one item a super-block."""
-    _check(native, BLOCK_BYTES * n)
-    return native.view(_BLOCK)
-
-
-def _planes(dpl: Bytes, n: int) -> dict[str, npt.NDArray[Any]]:
-    """The planes of dpl rows as views ``[rows, n]``, one opaque item a super-block."""
-    _check(dpl, row_stride(n))
-    return {
-        field.name: dpl[:, field.offset * n : (field.offset + field.nbytes) * n].view(_BLOCK[field.name])
-        for field in FIELDS
-    }
-
-
-def _check(rows: Bytes, width: int) -> None:
-    if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != width:
-        raise ValueError(f"expected uint8 [rows, {width}], found {rows.dtype} {list(rows.shape)}")

@@ -19,6 +19,8 @@ from repack.strict_json import BOUND, StrictObject, canonical, parse
 FORMAT_MAJOR, FORMAT_MINOR = 1, 0
 Q6_K = 14
 """The ggml type number of the only type this layout is for."""
+RESERVED_NAME = "__metadata__"
+"""The one name that safetensors does not give to a tensor."""
 _DIGEST_KEY = "manifest_sha256"
 
 
@@ -69,6 +71,11 @@ class Entry:
     def nbytes(self) -> int:
         """Bytes in the GGUF."""
         return self.rows * self.n * layout.BLOCK_BYTES
+
+    @property
+    def padded_nbytes(self) -> int:
+        """Bytes in the padded layout."""
+        return self.rows * self.n * layout.PADDED_BLOCK_BYTES
 
     @property
     def dpl_nbytes(self) -> int:

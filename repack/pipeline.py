@@ -6,6 +6,7 @@ chunks. Memory is the ring: as many slots as chunks may be in flight.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +19,12 @@ Slot = TypeVar("Slot")
 Result = TypeVar("Result")
 
 CHUNK_BYTES = 2 << 20
-"""Native bytes handled at once. Two buffers of this size and their digests fit the cache of one core."""
+"""Native bytes handled at once. Larger ones take more memory and are no faster, smaller ones cost Python's time."""
+
+
+def worker_threads(wanted: int) -> int:
+    """`wanted`, or if that is 0 one fewer than the processors, at most 3: digests have a thread of their own."""
+    return wanted or max(1, min(os.cpu_count() or 1, 4) - 1)
 
 
 def rows_per_chunk(native_row_bytes: int) -> int:

@@ -11,8 +11,7 @@ from pathlib import Path
 from repack import layout
 from repack.errors import Damaged, NothingToDo, UsageError, shown
 from repack.gguf_index import GGUFIndex, Tensor, read_index, type_name
-from repack.manifest import Q6_K, Entry, Skipped
-from repack.sidecar import RESERVED_NAME
+from repack.manifest import Q6_K, RESERVED_NAME, Entry, Skipped
 
 MAX_ROW_BYTES = 8 << 20
 """Longest native row converted: ten million weights. Memory is bounded by a few rows, so rows are bounded too."""
@@ -135,7 +134,7 @@ def _ledger(tensors: tuple[Tensor, ...]) -> Ledger:
     entries = [as_entry(tensor) for tensor in tensors]
     return Ledger(
         native=sum(entry.nbytes for entry in entries),
-        padded=sum(entry.rows * entry.n * layout.PADDED_BLOCK_BYTES for entry in entries),
+        padded=sum(entry.padded_nbytes for entry in entries),
         dpl=sum(entry.dpl_nbytes for entry in entries),
     )
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from repack import layout
 from repack.console import Console, undelivered
 from repack.errors import DplError
+from repack.files import utf8
 from repack.report_files import STDOUT, write_report
 from repack.version import NAME, VERSION
 
@@ -50,8 +49,8 @@ class Report:
             "result": "failed" if self.error else done,
             "exit_code": self.error.exit_code if self.error else undelivered(),
             "error": str(self.error) if self.error else None,
-            "model": _utf8(self.model),
-            "output": None if self.output is None else _utf8(self.output),
+            "model": utf8(self.model),
+            "output": None if self.output is None else utf8(self.output),
             "plan": None if self.plan is None else _plan(self.plan),
             "conversion": None if self.conversion is None else _conversion(self.conversion),
         }
@@ -94,13 +93,9 @@ def _tensor(entry: Entry) -> dict[str, Any]:
         "ne": list(entry.ne),
         "row_stride": entry.row_stride,
         "nbytes": entry.nbytes,
-        "padded_nbytes": entry.rows * entry.n * layout.PADDED_BLOCK_BYTES,
+        "padded_nbytes": entry.padded_nbytes,
         "dpl_nbytes": entry.dpl_nbytes,
         "sha256": entry.sha256,
         "nonfinite_d": entry.nonfinite_d,
         "zero_d": entry.zero_d,
     }
-
-
-def _utf8(path: str) -> str:
-    return os.fsencode(path).decode("utf-8", "backslashreplace")

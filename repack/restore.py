@@ -25,6 +25,7 @@ from repack.files import open_input, read_into
 from repack.manifest import Entry, Manifest
 from repack.output import OutputFile
 from repack.pipeline import rows_per_chunk
+from repack.rows import unpack_rows
 from repack.sidecar import read_header, tensor_offsets
 from repack.signals import check
 
@@ -126,7 +127,7 @@ class _Native:
             packed, unpacked = (buffer[: min(step, entry.rows - start)] for buffer in (dpl, native))
             at = rows.data_start + self.offset + start * entry.row_stride
             read_into(rows.fd, packed.data.cast("B"), at, f"{rows.where}: tensor {shown(entry.name)}")
-            layout.unpack_rows(packed, unpacked, entry.n)
+            unpack_rows(packed, unpacked, entry.n)
             digest.update(packed.data)
             file.write(unpacked.data)
             rows.done += unpacked.nbytes

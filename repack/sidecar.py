@@ -31,13 +31,14 @@ import numpy.typing as npt
 from repack import layout
 from repack.errors import Damaged, os_failure, shown
 from repack.files import open_input, read_bytes
-from repack.manifest import Entry, Manifest, from_json, to_json
+from repack.ggml import dequantize_q6_k
+from repack.manifest import RESERVED_NAME, Entry, Manifest, from_json, to_json
+from repack.rows import Bytes, plane, unpack_rows
 from repack.strict_json import canonical
 
 DATA_ALIGNMENT = 4096
 MAX_HEADER = 32 << 20
 """Longest header written or read; some 40,000 tensors. (The stock reader stops at 100 MB.)"""
-RESERVED_NAME = "__metadata__"
 _BEGINNING = f'{{"{RESERVED_NAME}":{{"dpl":'.encode()
 
 
@@ -89,15 +90,15 @@ class SidecarTensor:
     rows: npt.NDArray[np.uint8]
     """uint8 ``[..., row_stride]``, a read-only view of the mapped file; outer dimensions outermost first."""
 
-    def _range(self, start: int, stop: int | None) -> layout.Bytes:
+    def _range(self, start: int, stop: int | None) -> Bytes:
         return self.rows.reshape(self.entry.rows, self.entry.row_stride)[start:stop]
 
     def planes(self, start: int = 0, stop: int | None = None) -> Planes:
         """The planes of rows `start` to `stop`, without copying."""
         rows = self._range(start, stop)
-        return Planes(*(layout.plane(rows, field, self.entry.n) for field in layout.FIELDS))
+        return Planes(*(plane(rows, field, self.entry.n) for field in layout.FIELDS))
 
-    def unpack(self, start: int = 0, stop: int | None = None) -> layout.Bytes:
+    def unpack(self, start: int = 0, stop: int | None = None) -> Bytes:
         """Rows `start` to `stop` in the GGUF's own form, uint8 ``[rows, 210 n]``."""
         return self._native(self._range(start, stop))
 
@@ -114,21 +115,13 @@ class SidecarTensor:
         weights = self._weights(self._range(0, None)[numbers.reshape(-1)])
         return weights.reshape(*numbers.shape, self.entry.ne[0])
 
-    def _native(self, rows: layout.Bytes) -> layout.Bytes:
+    def _native(self, rows: Bytes) -> Bytes:
         native = np.empty((len(rows), layout.BLOCK_BYTES * self.entry.n), np.uint8)
-        layout.unpack_rows(rows, native, self.entry.n)
+        unpack_rows(rows, native, self.entry.n)
         return native
 
-    def _weights(self, rows: layout.Bytes) -> npt.NDArray[np.float32]:
-        from gguf.constants import GGMLQuantizationType  # noqa: PLC0415 - 60 ms that readers of bytes need not pay
-        from gguf.quants import dequantize  # noqa: PLC0415
-
-        native = self._native(rows)
-        if not native.size:
-            return np.empty((len(native), self.entry.ne[0]), np.float32)
-        with np.errstate(invalid="ignore", over="ignore"):  # Inf and NaN in d are the model's, and meant
-            weights: npt.NDArray[np.float32] = dequantize(native, GGMLQuantizationType.Q6_K)
-        return weights
+    def _weights(self, rows: Bytes) -> npt.NDArray[np.float32]:
+        return dequantize_q6_k(self._native(rows))
 
 
 class Sidecar(Mapping[str, SidecarTensor]):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from repack.layout import BLOCK_BYTES, Bytes, pack_rows, pad_rows, row_stride
+from repack.layout import BLOCK_BYTES, row_stride
+from repack.rows import Bytes, pack_rows, pad_rows
 
 # fp16 bits at the edges: zeros, the smallest and largest subnormal, the smallest and largest normal, Inf, NaN
 EDGE_D = np.array(

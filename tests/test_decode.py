@@ -55,7 +55,7 @@ def decoded(pair: FilesPair, gpu: CheckTensor | None, rows: int | None = 4) -> I
         for entry in manifest.tensors:
             pairs.append(Pair(entry, start, sources[entry.name]))
             start += entry.dpl_nbytes
-        check_decode(pairs, files, Request(rows, 0, FORM_NAMES, gpu), verdict)
+        check_decode(pairs, files, Request(rows, 0, FORM_NAMES, gpu, 2), verdict)
     yield verdict
 
 
@@ -130,7 +130,7 @@ def test_a_required_gpu_that_is_not_there(pair: FilesPair, monkeypatch: pytest.M
     def none(device: int | None = None) -> None:
         raise EnvironmentFailure("no usable GPU", hint="look at nvidia-smi")
 
-    monkeypatch.setattr("verify.run.preflight", none)
+    monkeypatch.setattr("verify.device.preflight", none)
     for options in (Options(require_gpu=True), Options(device="gpu"), Options(device="3")):
         verdict = judge(*pair, options)
         assert verdict.exit_code == 4

@@ -7,7 +7,7 @@ import gguf
 import numpy as np
 import pytest
 
-from repack.layout import Bytes
+from repack.rows import Bytes
 from tests.q6k_rows import EDGE_D, edge_rows, random_rows, set_d
 from verify.activations import Activations, adversarial, seeded
 from verify.emulation import Floats, as_bits, decode, decode_digest, decode_forms, group_sums

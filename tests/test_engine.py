@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from repack import convert_file, open_sidecar
-from repack.layout import FIELDS, pack_rows, row_stride
+from repack.layout import FIELDS, row_stride
+from repack.rows import pack_rows
 from tests.build import Model, q6_k, q6_k_tensor
 from tests.readers import CONSUMERS
 

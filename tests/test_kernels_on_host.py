@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from repack.layout import Bytes, row_stride
+from repack.layout import row_stride
+from repack.rows import Bytes
 from tests.q6k_rows import edge_rows, packed, padded, random_rows
 from verify.activations import adversarial, pack_plain, pack_quarters, seeded
 from verify.emulation import as_bits, decode

@@ -6,16 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repack import layout
+from repack.rows import Bytes, pack_rows, pad_rows, plane, unpack_rows
 from tests.build import dpl_by_hand, q6_k
 
 
-def rows_of(n: int, rows: int, seed: int = 7) -> layout.Bytes:
+def rows_of(n: int, rows: int, seed: int = 7) -> Bytes:
     return np.frombuffer(q6_k(n * rows, seed), np.uint8).reshape(rows, 210 * n)
 
 
 def test_the_table_is_the_formats() -> None:
-    table = [(field.name, field.nbytes, field.offset, field.dtype.str) for field in layout.FIELDS]
-    assert table == [("ql", 128, 0, "|u1"), ("qh", 64, 128, "|u1"), ("scales", 16, 192, "|i1"), ("d", 2, 208, "<f2")]
+    table = [(field.name, field.nbytes, field.offset, field.dtype) for field in layout.FIELDS]
+    assert table == [("ql", 128, 0, "u1"), ("qh", 64, 128, "u1"), ("scales", 16, 192, "i1"), ("d", 2, 208, "<f2")]
     assert (layout.BLOCK_WEIGHTS, layout.BLOCK_BYTES, layout.PADDED_BLOCK_BYTES) == (256, 210, 224)
 
 
@@ -31,7 +32,7 @@ def test_row_stride(n: int, stride: int) -> None:
 def test_pack_is_what_slices_by_hand_give(n: int, rows: int) -> None:
     native = rows_of(n, rows)
     out = np.full((rows, layout.row_stride(n)), 0xEE, np.uint8)
-    layout.pack_rows(native, out, n)
+    pack_rows(native, out, n)
     assert out.tobytes() == dpl_by_hand(native.tobytes(), n)
 
 
@@ -39,15 +40,15 @@ def test_pack_is_what_slices_by_hand_give(n: int, rows: int) -> None:
 def test_unpack_is_the_inverse(n: int, rows: int, seed: int) -> None:
     native = np.random.default_rng(seed).integers(0, 256, (rows, 210 * n), dtype=np.uint8)
     dpl, back = np.empty((rows, layout.row_stride(n)), np.uint8), np.empty_like(native)
-    layout.pack_rows(native, dpl, n)
-    layout.unpack_rows(dpl, back, n)
+    pack_rows(native, dpl, n)
+    unpack_rows(dpl, back, n)
     assert back.tobytes() == native.tobytes()
 
 
 def test_pad_rows_puts_fourteen_zeros_after_each_block() -> None:
     native = rows_of(3, 2)
     out = np.full((2, 3 * 224), 0xEE, np.uint8)
-    layout.pad_rows(native, out, 3)
+    pad_rows(native, out, 3)
     raw = native.tobytes()
     assert out.tobytes() == b"".join(raw[at : at + 210] + bytes(14) for at in range(0, len(raw), 210))
 
@@ -55,8 +56,8 @@ def test_pad_rows_puts_fourteen_zeros_after_each_block() -> None:
 def test_planes_are_views_in_the_fields_own_types() -> None:
     native = rows_of(2, 3)
     dpl = np.empty((3, layout.row_stride(2)), np.uint8)
-    layout.pack_rows(native, dpl, 2)
-    ql, qh, scales, d = (layout.plane(dpl, field, 2) for field in layout.FIELDS)
+    pack_rows(native, dpl, 2)
+    ql, qh, scales, d = (plane(dpl, field, 2) for field in layout.FIELDS)
     assert (ql.shape, qh.shape, scales.shape, d.shape) == ((3, 256), (3, 128), (3, 32), (3, 2))
     assert scales[1, 17] == native[1, 210 + 192 + 1].view(np.int8)
     assert d[2, 1].tobytes() == native[2, 418:420].tobytes()
@@ -67,7 +68,7 @@ def test_every_byte_of_a_row_is_located() -> None:
     n = 3
     native = np.arange(210 * n, dtype=np.uint16).astype(np.uint8).reshape(1, -1)
     dpl = np.empty((1, layout.row_stride(n)), np.uint8)
-    layout.pack_rows(native, dpl, n)
+    pack_rows(native, dpl, n)
     for byte in range(layout.row_stride(n)):
         block, field, rest = layout.locate(byte, n)
         if field is None:
@@ -79,10 +80,10 @@ def test_every_byte_of_a_row_is_located() -> None:
 @pytest.mark.parametrize("bad", [np.zeros((2, 419), np.uint8), np.zeros((2, 420), np.int8), np.zeros(420, np.uint8)])
 def test_wrong_shapes_are_refused(bad: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> None:
     with pytest.raises(ValueError, match="expected uint8"):
-        layout.pack_rows(bad, np.zeros((2, layout.row_stride(2)), np.uint8), 2)
+        pack_rows(bad, np.zeros((2, layout.row_stride(2)), np.uint8), 2)
 
 
 def test_a_target_that_would_be_copied_is_refused() -> None:
     dpl = np.zeros((2, layout.row_stride(2)), np.uint8)
     with pytest.raises(ValueError, match="contiguous"):
-        layout.unpack_rows(dpl, np.zeros((2, 840), np.uint8)[:, ::2], 2)
+        unpack_rows(dpl, np.zeros((2, 840), np.uint8)[:, ::2], 2)

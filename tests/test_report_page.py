@@ -13,6 +13,7 @@ import pytest
 
 from repack.console import Console
 from repack.errors import Differs, EnvironmentFailure
+from repack.manifest import Entry
 from tests.reporting import HOSTILE, check_schema
 from tests.test_report import check_counts
 from verify.bandwidth import ShapeTimings, Timing
@@ -21,7 +22,7 @@ from verify.reports.junit import to_junit
 from verify.reports.markdown import to_markdown
 from verify.reports.page import to_html
 from verify.reports.table import MOST_ERRORS, show
-from verify.verdict import Checked, Decoded, Verdict
+from verify.verdict import Decoded, Verdict
 
 NAMES = ("blk.0.ffn_down.weight", HOSTILE, "</script><script>alert(1)</script>", "]]>", "a | b `c`", "\ufffe\ud7ff")
 
@@ -31,7 +32,7 @@ def verdict(*, speeds: bool = False) -> Verdict:
     for stage in ("container", "manifest", "alignment", "selection", "source"):
         made.passed(stage)
     for name in NAMES:
-        made.tensors.append(Checked(name, (256, 10), 2100, 2240, 0, 0, "f" * 64))
+        made.tensors.append(Entry(name, (256, 10), 0, 0, "f" * 64, 0, 0))
         for stage in ("digests", "bytes", "padding"):
             made.passed(stage, name)
     made.bytes_compared, made.seconds = 2100 * len(NAMES), 1.5

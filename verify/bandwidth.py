@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from repack.errors import EnvironmentFailure
-from repack.layout import BLOCK_BYTES, PADDED_BLOCK_BYTES, Bytes, pack_rows, row_stride
+from repack.layout import BLOCK_BYTES, PADDED_BLOCK_BYTES, row_stride
+from repack.rows import Bytes, pack_rows
 from verify.activations import pack_plain, pack_quarters, seeded
 from verify.dependent import launch_dependent
 from verify.device import can_stage, decoder, device_errors, tool

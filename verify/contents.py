@@ -11,9 +11,9 @@ import numpy as np
 
 from repack import layout
 from repack.chunks import Chunk, Slot, chunks_of, slots_for
-from repack.convert import count_unusual_d
 from repack.errors import Damaged, Differs, DplError, shown
 from repack.pipeline import pump
+from repack.rows import count_unusual_d, same_bytes, unpack_rows
 from verify.pairs import Files, Pair, row_name
 from verify.verdict import Verdict
 
@@ -82,8 +82,8 @@ def _examine(pair: Pair, chunk: Chunk, slot: Slot, files: Files) -> _Found:
         return found
     native, back = slot.native(chunk.rows, n), slot.back(chunk.rows, n)
     files.read_native(pair, chunk.row, native)
-    layout.unpack_rows(dpl, back, n)
-    if not layout.same_bytes(native, back):
+    unpack_rows(dpl, back, n)
+    if not same_bytes(native, back):
         different = native != back
         found.differing_rows = int(different.any(axis=1).sum())
         row = int(different.any(axis=1).argmax())

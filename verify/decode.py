@@ -11,13 +11,16 @@ the digests over the sampled rows are the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from repack.errors import Differs, EnvironmentFailure, shown
-from repack.layout import Bytes
+from repack.errors import PROVEN, Differs, EnvironmentFailure, shown
+from repack.ggml import dequantize_q6_k
+from repack.rows import Bytes
+from repack.signals import check
 from verify import oracle
 from verify.activations import Activations, adversarial, seeded
 from verify.emulation import as_bits, decode_digest, decode_forms
@@ -27,6 +30,9 @@ from verify.pairs import Files, Pair, row_name
 from verify.verdict import Decoded, Verdict
 
 Bits = npt.NDArray[np.uint32]
+_STEP_WEIGHTS = 1 << 19
+"""Weights that are looked at together: some 20 MB of memory for each thread."""
+
 CheckTensor = Callable[[TensorRows, Sequence[Activations], Sequence[Form]], TensorResult]
 
 
@@ -40,26 +46,49 @@ class Request:
     forms: tuple[str, ...]
     gpu: CheckTensor | None
     """`verify.gpu.check_tensor` where there is a GPU."""
+    threads: int
+    """Without a GPU, tensors that are looked at side by side."""
 
 
 def check_decode(pairs: Sequence[Pair], files: Files, request: Request, verdict: Verdict) -> None:
     """Decode every pair that has a source. After a failure of the GPU the rest is marked as not checked."""
+    if request.gpu is None:
+        with ThreadPoolExecutor(request.threads, "decode") as pool:
+            for part in pool.map(lambda pair: _checked(pair, files, request), pairs):
+                verdict.absorb(part)
+        return
     broken = ""
     for pair in pairs:
-        name = pair.entry.name
-        if pair.source is None or not pair.entry.nbytes:
-            for stage in ("oracle", "decode"):
-                verdict.skipped(stage, "nothing to compare", name)
-        elif broken:
-            for stage in ("oracle", "decode"):
-                why = f"not checked, the GPU failed at {broken}"
-                verdict.skipped(stage, why, name, EnvironmentFailure.exit_code)
-        else:
-            try:
-                _check_tensor(pair, files, request, verdict)
-            except (Differs, EnvironmentFailure) as error:
-                verdict.failed("decode", error, name)
-                broken = shown(name) if isinstance(error, EnvironmentFailure) and request.gpu else ""
+        if broken and _comparable(pair):
+            why = f"not checked, the GPU failed at {broken}"
+            _skip(pair, why, verdict, EnvironmentFailure.exit_code)
+            continue
+        part = _checked(pair, files, request)
+        verdict.absorb(part)
+        if any(outcome.exit_code == EnvironmentFailure.exit_code for outcome in part.outcomes):
+            broken = shown(pair.entry.name)
+
+
+def _comparable(pair: Pair) -> bool:
+    return pair.source is not None and bool(pair.entry.nbytes)
+
+
+def _skip(pair: Pair, why: str, verdict: Verdict, code: int = PROVEN) -> None:
+    for stage in ("oracle", "decode"):
+        verdict.skipped(stage, why, pair.entry.name, code)
+
+
+def _checked(pair: Pair, files: Files, request: Request) -> Verdict:
+    """What these stages have to say of one pair."""
+    part = Verdict(None, files.sidecar_name)
+    if not _comparable(pair):
+        _skip(pair, "nothing to compare", part)
+        return part
+    try:
+        _check_tensor(pair, files, request, part)
+    except (Differs, EnvironmentFailure) as error:
+        part.failed("decode", error, pair.entry.name)
+    return part
 
 
 def _check_tensor(pair: Pair, files: Files, request: Request, verdict: Verdict) -> None:
@@ -99,19 +128,16 @@ def _emulate(
 
     Raises Differs, after all rows, unless the outputs of both files agree with each other and with float64.
     """
-    from gguf.constants import GGMLQuantizationType  # noqa: PLC0415 - only these stages need them
-    from gguf.quants import dequantize  # noqa: PLC0415
-
     n, where = pair.entry.n, f"{files.sidecar_name}: tensor {shown(pair.entry.name)}"
     outputs: dict[Form, list[Bits]] = {form: [] for form in forms}
     worst, worst_row, first_wrong = 0.0, 0, None
-    step = max(1, (16 << 20) // (256 * n * 8))
+    step = max(1, _STEP_WEIGHTS // (256 * n))
     for start in range(0, len(sample), step):
+        check()
         rows = sample[start : start + step]
         native, unpacked = files.native_rows(pair, rows), files.unpacked_rows(pair, rows)
         exact = oracle.dequantize(native, n)
-        with np.errstate(invalid="ignore", over="ignore"):  # Inf and NaN in d are the model's, and meant
-            row, error = oracle.worst_error(dequantize(unpacked, GGMLQuantizationType.Q6_K), exact)
+        row, error = oracle.worst_error(dequantize_q6_k(unpacked), exact)
         if not error <= worst:
             worst, worst_row = error, int(rows[row])
         from_native = decode_forms(native, n, vectors, forms)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
@@ -41,6 +41,10 @@ class DeviceInfo:
     runtime: str
     nvrtc: str
     cupy: str
+
+    def facts(self) -> dict[str, str]:
+        """All of it as texts, for reports: ``gpu name``, ``gpu driver``, ..."""
+        return {f"gpu {key}": str(value) for key, value in asdict(self).items()}
 
 
 def preflight(device: int | None = None) -> DeviceInfo:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from repack.layout import BLOCK_BYTES, Bytes
+from repack.layout import BLOCK_BYTES
+from repack.rows import Bytes
 from verify.activations import Activations
 from verify.forms import WARP, Form
 

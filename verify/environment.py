@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import asdict
 from importlib import metadata
 
 from repack.errors import EnvironmentFailure
@@ -33,7 +32,7 @@ def describe() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     try:
-        facts |= {f"gpu {key}": str(value) for key, value in asdict(preflight()).items()}
+        facts |= preflight().facts()
     except EnvironmentFailure as error:
         facts["gpu"] = f"none: {error}"
     return facts

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from repack.layout import Bytes, locate, row_stride
+from repack.layout import locate, row_stride
+from repack.rows import Bytes
 from verify.activations import Activations
 from verify.forms import LAYOUTS, Form
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from repack import layout
+from repack.rows import Bytes
 
 TOLERANCE = 1e-5
 """Largest error of float32 against float64, relative to the norm of the row."""
@@ -24,7 +25,7 @@ _QH_SHIFT = (2 * _GROUP).astype(np.uint8)
 _SCALE = 192 + 8 * _HALF + 2 * _GROUP + _PLACE // 16
 
 
-def dequantize(native: layout.Bytes, n: int) -> npt.NDArray[np.float64]:
+def dequantize(native: Bytes, n: int) -> npt.NDArray[np.float64]:
     """Native rows, uint8 ``[rows, 210 n]``, as float64 ``[rows, 256 n]``."""
     blocks = np.ascontiguousarray(native).reshape(len(native), n, layout.BLOCK_BYTES)
     low = blocks[..., _QL] >> _QL_SHIFT & 15

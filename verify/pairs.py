@@ -16,6 +16,7 @@ from repack.errors import shown
 from repack.files import open_input, read_into
 from repack.gguf_index import GGUFIndex, Tensor
 from repack.manifest import Entry
+from repack.rows import Bytes, unpack_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,36 +39,36 @@ class Files:
     shards: tuple[int, ...] = ()
     shard_names: tuple[str, ...] = ()
 
-    def read_dpl(self, pair: Pair, row: int, out: layout.Bytes) -> None:
+    def read_dpl(self, pair: Pair, row: int, out: Bytes) -> None:
         """Fill `out`, uint8 ``[rows, row_stride]``, with the sidecar's rows from `row` on."""
         offset = pair.dpl_offset + row * pair.entry.row_stride
         read_into(self.sidecar, out.data.cast("B"), offset, f"{self.sidecar_name}: tensor {shown(pair.entry.name)}")
 
-    def read_native(self, pair: Pair, row: int, out: layout.Bytes) -> None:
+    def read_native(self, pair: Pair, row: int, out: Bytes) -> None:
         """Fill `out`, uint8 ``[rows, 210 n]``, with the GGUF's rows from `row` on."""
         assert pair.source is not None
         offset = pair.source.offset + row * layout.BLOCK_BYTES * pair.entry.n
         where = f"{self.shard_names[pair.source.shard]}: tensor {shown(pair.entry.name)}"
         read_into(self.shards[pair.source.shard], out.data.cast("B"), offset, where)
 
-    def dpl_rows(self, pair: Pair, rows: npt.NDArray[np.int64]) -> layout.Bytes:
+    def dpl_rows(self, pair: Pair, rows: npt.NDArray[np.int64]) -> Bytes:
         """The given rows of the sidecar, uint8 ``[len(rows), row_stride]``."""
         out = np.empty((len(rows), pair.entry.row_stride), np.uint8)
         for at, row in enumerate(rows):
             self.read_dpl(pair, int(row), out[at : at + 1])
         return out
 
-    def native_rows(self, pair: Pair, rows: npt.NDArray[np.int64]) -> layout.Bytes:
+    def native_rows(self, pair: Pair, rows: npt.NDArray[np.int64]) -> Bytes:
         """The given rows of the GGUF, uint8 ``[len(rows), 210 n]``."""
         out = np.empty((len(rows), layout.BLOCK_BYTES * pair.entry.n), np.uint8)
         for at, row in enumerate(rows):
             self.read_native(pair, int(row), out[at : at + 1])
         return out
 
-    def unpacked_rows(self, pair: Pair, rows: npt.NDArray[np.int64]) -> layout.Bytes:
+    def unpacked_rows(self, pair: Pair, rows: npt.NDArray[np.int64]) -> Bytes:
         """The given rows of the sidecar in the GGUF's form, uint8 ``[len(rows), 210 n]``."""
         out = np.empty((len(rows), layout.BLOCK_BYTES * pair.entry.n), np.uint8)
-        layout.unpack_rows(self.dpl_rows(pair, rows), out, pair.entry.n)
+        unpack_rows(self.dpl_rows(pair, rows), out, pair.entry.n)
         return out
 
 

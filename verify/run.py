@@ -7,22 +7,23 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from repack.errors import DplError, EnvironmentFailure, NothingToDo, UsageError
 from repack.gguf_index import GGUFIndex, read_index
+from repack.pipeline import worker_threads
 from repack.sidecar import tensor_offsets
-from verify.benchmark import check_bandwidth, uses
 from verify.checks import check_selection, check_sidecar, check_source
 from verify.contents import check_contents
-from verify.decode import Request, check_decode
-from verify.device import DeviceInfo, preflight
-from verify.environment import versions
 from verify.forms import FORM_NAMES
 from verify.pairs import Files, Pair, opened
 from verify.provenance import check_provenance
-from verify.verdict import STAGES, Checked, Status, Verdict
+from verify.verdict import STAGES, Status, Verdict
+
+if TYPE_CHECKING:
+    from verify.device import DeviceInfo
 
 Meter = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 """Makes a progress display: label and total bytes to a context manager that yields a callback for bytes done."""
@@ -62,7 +63,6 @@ def verify(model: Path | None, sidecar: Path, options: Options, meter: Meter) ->
         "bench": options.bench,
         "expect_sha256": list(options.expect_sha256),
     }
-    verdict.environment = versions()
     stage = "decode"
     try:
         gpu = _find_gpu(options, verdict, model)
@@ -103,13 +103,15 @@ def _find_gpu(options: Options, verdict: Verdict, model: Path | None) -> _Gpu:
         if options.require_gpu:
             raise UsageError("--device cpu and --require-gpu contradict each other")
         return _no_gpu("--device cpu")
+    from verify.device import preflight  # noqa: PLC0415 - here, so that it costs nothing without a model
+
     try:
         info = preflight(int(options.device) if options.device.isdigit() else None)
     except EnvironmentFailure as error:
         if required:
             raise
         return _no_gpu(f"the GPU stages were not run: {error}")
-    verdict.environment |= {f"gpu {key}": str(value) for key, value in asdict(info).items()}
+    verdict.gpu = info.facts()
     return _Gpu(info)
 
 
@@ -132,32 +134,24 @@ def _run_stages(
         for entry, offset in zip(manifest.tensors, offsets, strict=False)
         if not options.include or any(pattern.search(entry.name) for pattern in options.include)
     ]
-    verdict.tensors += [
-        Checked(
-            pair.entry.name,
-            pair.entry.ne,
-            pair.entry.nbytes,
-            pair.entry.dpl_nbytes,
-            pair.entry.nonfinite_d,
-            pair.entry.zero_d,
-            pair.entry.sha256,
-        )
-        for pair in pairs
-    ]
+    verdict.tensors += [pair.entry for pair in pairs]
     if not pairs:
         verdict.failed("selection", NothingToDo("--include leaves no tensor to check", where=files.sidecar_name))
         return
-    threads = options.threads or min(os.cpu_count() or 1, 4)
+    threads = worker_threads(options.threads)
     with meter("checking", sum(pair.entry.dpl_nbytes for pair in pairs)) as progress:
         check_contents(pairs, files, verdict, threads=threads, progress=progress)
     if index is None:
         return
+    from verify.benchmark import check_bandwidth, uses  # noqa: PLC0415 - what follows needs more of NumPy and gguf
+    from verify.decode import Request, check_decode  # noqa: PLC0415
+
     check = None
     if gpu.info is not None:
         from verify.gpu import check_tensor  # noqa: PLC0415
 
         check = check_tensor
-    check_decode(pairs, files, Request(options.rows, options.seed, options.forms, check), verdict)
+    check_decode(pairs, files, Request(options.rows, options.seed, options.forms, check, threads + 1), verdict)
     if gpu.info is None:
         verdict.skipped("bandwidth", gpu.why_not)
     elif not options.bench:

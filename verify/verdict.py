@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from repack.errors import PROVEN, Damaged, Differs, DplError, EnvironmentFailure, NothingToDo, UsageError
 
 if TYPE_CHECKING:
+    from repack.manifest import Entry
     from verify.bandwidth import ShapeTimings
     from verify.benchmark import Use
 
@@ -52,20 +53,6 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """One tensor that was to be checked."""
-
-    name: str
-    ne: tuple[int, ...]
-    nbytes: int
-    dpl_nbytes: int
-    nonfinite_d: int
-    zero_d: int
-    sha256: str = ""
-    """What the manifest says; stage digests compares it with the sidecar's bytes."""
-
-
-@dataclass(frozen=True, slots=True)
 class Decoded:
     """The outputs of one kernel form for one tensor, as digests: equal on every device for the same rows and seed."""
 
@@ -88,14 +75,15 @@ class Verdict:
     """None in the form that checks a sidecar alone."""
     sidecar: str
     outcomes: list[Outcome] = field(default_factory=list)
-    tensors: list[Checked] = field(default_factory=list)
+    tensors: list[Entry] = field(default_factory=list)
+    """The tensors that were to be checked, as the manifest has them."""
     seconds: float = 0.0
     bytes_compared: int = 0
     """Native bytes that were compared with the model's."""
     options: dict[str, str | int | list[str] | None] = field(default_factory=dict)
     """What was asked for: device, rows, seed, include."""
-    environment: dict[str, str] = field(default_factory=dict)
-    """Versions of this tool, Python, NumPy and gguf, and where a GPU was used its name, driver and libraries."""
+    gpu: dict[str, str] = field(default_factory=dict)
+    """Where a GPU was used its name, driver and libraries, see `DeviceInfo.facts`."""
     decoded: list[Decoded] = field(default_factory=list)
     bandwidth: list[ShapeTimings] = field(default_factory=list)
     """Timings of every distinct shape, if they were measured."""
@@ -120,9 +108,23 @@ class Verdict:
         """Record a stage that was not run. `code` is not 0 where skipping it must not pass for success."""
         self.add(stage, Status.SKIPPED, why, tensor, code)
 
+    def absorb(self, part: Verdict) -> None:
+        """Take over what was found out about one tensor apart."""
+        self.outcomes += part.outcomes
+        self.decoded += part.decoded
+        for name, seconds in part.timings.items():
+            self.timings[name] = self.timings.get(name, 0.0) + seconds
+
     def of(self, stage: str) -> Iterable[Outcome]:
         """All outcomes of a stage."""
         return (outcome for outcome in self.outcomes if outcome.stage == stage)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What this process runs on: versions of this tool, Python, NumPy and gguf, and `gpu`."""
+        from verify.environment import versions  # noqa: PLC0415 - 50 ms, for the reports alone
+
+        return versions() | self.gpu
 
     @property
     def exit_code(self) -> int:

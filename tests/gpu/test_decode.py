@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from repack.errors import EnvironmentFailure
-from repack.layout import FIELDS, PADDED_BLOCK_BYTES, Bytes, pad_start, row_stride
+from repack.layout import FIELDS, PADDED_BLOCK_BYTES, pad_start, row_stride
+from repack.rows import Bytes
 from tests.q6k_rows import EDGE_D, edge_rows, packed, random_rows, set_d
 from verify import kernels
 from verify.activations import Activations, adversarial, pack_plain, pack_quarters, seeded

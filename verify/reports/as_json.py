@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
+from repack.files import utf8
 from repack.version import NAME, VERSION
 from verify.benchmark import token_milliseconds
 from verify.reports.summary import closing_line, ledger, meaning, result, stages, tensor_bytes, tensors
@@ -30,8 +30,8 @@ def as_dict(verdict: Verdict, exit_code: int) -> dict[str, Any]:
         "exit_code": exit_code,
         "summary": closing_line(verdict),
         "meaning": meaning(verdict),
-        "model": None if verdict.model is None else _utf8(verdict.model),
-        "sidecar": _utf8(verdict.sidecar),
+        "model": None if verdict.model is None else utf8(verdict.model),
+        "sidecar": utf8(verdict.sidecar),
         "options": verdict.options,
         "environment": verdict.environment,
         "seconds": verdict.seconds,
@@ -108,7 +108,3 @@ def _bandwidth(verdict: Verdict) -> list[dict[str, Any]]:
         }
         for shape in verdict.bandwidth
     ]
-
-
-def _utf8(path: str) -> str:
-    return os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -6,9 +6,9 @@ import os
 import sys
 from dataclasses import dataclass
 
-from repack import layout
 from repack.errors import PROVEN, Damaged, Differs, EnvironmentFailure, NothingToDo, UsageError, shown
-from verify.verdict import STAGES, Checked, Outcome, Status, Verdict
+from repack.manifest import Entry
+from verify.verdict import STAGES, Outcome, Status, Verdict
 
 _REASONS = {
     Differs.exit_code: "the sidecar differs from the model",
@@ -33,7 +33,7 @@ class StageSummary:
 class TensorSummary:
     """One tensor with the outcome of each stage that looked at it."""
 
-    tensor: Checked
+    tensor: Entry
     outcomes: dict[str, Outcome]
 
     @property
@@ -142,9 +142,9 @@ def tensors(verdict: Verdict) -> list[TensorSummary]:
     return [TensorSummary(tensor, by_name.get(tensor.name, {})) for tensor in verdict.tensors]
 
 
-def tensor_bytes(tensor: Checked) -> Bytes:
+def tensor_bytes(tensor: Entry) -> Bytes:
     """One tensor's bytes in each layout."""
-    return Bytes(tensor.nbytes, tensor.nbytes // layout.BLOCK_BYTES * layout.PADDED_BLOCK_BYTES, tensor.dpl_nbytes)
+    return Bytes(tensor.nbytes, tensor.padded_nbytes, tensor.dpl_nbytes)
 
 
 def ledger(verdict: Verdict) -> Bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from repack.console import Console, error_line
-from verify.reports.speeds import GAIN_HEADER, TIMING_HEADER, gain_rows, timing_rows, token_line
 from verify.reports.summary import (
     TensorSummary,
     closing_line,
@@ -33,6 +32,14 @@ def show(verdict: Verdict, console: Console) -> None:
         rows_of_tensors = [_tensor_row(summary) for summary in tensors(verdict)]
         console.table(("tensor", "ne", "bytes", "result", "checks"), rows_of_tensors, right=(2,))
     if verdict.bandwidth:
+        from verify.reports.speeds import (  # noqa: PLC0415 - of no use without a GPU
+            GAIN_HEADER,
+            TIMING_HEADER,
+            gain_rows,
+            timing_rows,
+            token_line,
+        )
+
         console.table(TIMING_HEADER, timing_rows(verdict), right=(3, 5, 6, 7))
         console.table(GAIN_HEADER, gain_rows(verdict), right=(1, 2, 3, 4, 5, 6))
         console.verdict(token_line(verdict), good=True)
@@ -56,8 +63,8 @@ def _facts(verdict: Verdict, console: Console) -> None:
             ("padded", f"{total.padded:,} bytes, {dead(total.padded, total.native)}"),
             ("dpl", f"{total.dpl:,} bytes, {dead(total.dpl, total.native)}"),
         ]
-    if "gpu name" in verdict.environment:
-        facts.append(("gpu", plain(verdict.environment["gpu name"])))
+    if verdict.gpu:
+        facts.append(("gpu", plain(verdict.gpu["gpu name"])))
     if not verdict.exit_code:
         facts.append(("proves", meaning(verdict)))
     if facts:

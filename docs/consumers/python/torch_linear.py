@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from safetensors import safe_open
 
-from repack.layout import BLOCK_BYTES, BLOCK_WEIGHTS, row_stride, unpack_rows
+from repack.layout import BLOCK_BYTES, BLOCK_WEIGHTS, row_stride
+from repack.rows import unpack_rows
 from verify.activations import GROUP, Activations, pack_quarters
 from verify.emulation import decode
 from verify.forms import row_form
