@@ -54,9 +54,9 @@ def convert(
 ) -> Conversion:
     """Write the sidecar of a planned model.
 
-    threads: packing threads, 0 for as many as `worker_threads` finds good. force: replace an existing file. The output
-    depends on neither. Raises Damaged if a source cannot be read as indexed, EnvironmentFailure on a full disk or an
-    I/O error, UsageError if `out` cannot be an output; nothing is left under `out` or beside it then.
+    threads: packing threads, 0 for as many as there are processors (at most 4). force: replace an existing file. The
+    output depends on neither. Raises Damaged if a source cannot be read as indexed, EnvironmentFailure on a full disk
+    or an I/O error, UsageError if `out` cannot be an output; nothing is left under `out` or beside it then.
     """
     started = time.perf_counter()
     path = Path(out)

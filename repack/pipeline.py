@@ -23,8 +23,8 @@ CHUNK_BYTES = 2 << 20
 
 
 def worker_threads(wanted: int) -> int:
-    """`wanted`, or if that is 0 one fewer than the processors, at most 3: digests have a thread of their own."""
-    return wanted or max(1, min(os.cpu_count() or 1, 4) - 1)
+    """`wanted`, or if that is 0 as many as there are processors, at most 4."""
+    return wanted or min(os.cpu_count() or 1, 4)
 
 
 def rows_per_chunk(native_row_bytes: int) -> int:

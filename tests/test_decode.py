@@ -18,7 +18,7 @@ from tests.test_verify import dpl_byte, flip, judge
 from verify.activations import Activations
 from verify.bandwidth import ShapeTimings, Timing
 from verify.benchmark import Use, token_milliseconds, uses
-from verify.decode import CheckTensor, Request, check_decode
+from verify.decode import CheckTensor, Request, decoding
 from verify.emulation import decode_forms
 from verify.findings import ByteDifference, Output, Seconds, TensorResult, TensorRows
 from verify.forms import FORM_NAMES, LOOP, Form
@@ -55,7 +55,8 @@ def decoded(pair: FilesPair, gpu: CheckTensor | None, rows: int | None = 4) -> I
         for entry in manifest.tensors:
             pairs.append(Pair(entry, start, sources[entry.name]))
             start += entry.dpl_nbytes
-        check_decode(pairs, files, Request(rows, 0, FORM_NAMES, gpu, 2), verdict)
+        with decoding(pairs, files, Request(rows, 0, FORM_NAMES, gpu, 2), verdict):
+            pass
     yield verdict
 
 

@@ -10,8 +10,9 @@ the digests over the sampled rows are the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,16 +48,30 @@ class Request:
     gpu: CheckTensor | None
     """`verify.gpu.check_tensor` where there is a GPU."""
     threads: int
-    """Without a GPU, tensors that are looked at side by side."""
+    """Without a GPU, tensors that are decoded at once."""
 
 
-def check_decode(pairs: Sequence[Pair], files: Files, request: Request, verdict: Verdict) -> None:
-    """Decode every pair that has a source. After a failure of the GPU the rest is marked as not checked."""
-    if request.gpu is None:
-        with ThreadPoolExecutor(request.threads, "decode") as pool:
-            for part in pool.map(lambda pair: _checked(pair, files, request), pairs):
-                verdict.absorb(part)
+@contextmanager
+def decoding(pairs: Sequence[Pair], files: Files, request: Request, verdict: Verdict) -> Iterator[None]:
+    """Decode every pair that has a source: on the CPU beside what the block does, on a GPU after it.
+
+    The verdict gets the results after the block. After a failure of the GPU the rest is marked as not checked.
+    """
+    if request.gpu is not None:
+        yield
+        _in_turn(pairs, files, request, verdict)
         return
+    with ThreadPoolExecutor(request.threads, "decode") as pool:
+        parts = [pool.submit(_checked, pair, files, request) for pair in pairs]
+        try:
+            yield
+            for part in parts:
+                verdict.absorb(part.result())
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _in_turn(pairs: Sequence[Pair], files: Files, request: Request, verdict: Verdict) -> None:
     broken = ""
     for pair in pairs:
         if broken and _comparable(pair):

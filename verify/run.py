@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -139,25 +139,33 @@ def _run_stages(
         verdict.failed("selection", NothingToDo("--include leaves no tensor to check", where=files.sidecar_name))
         return
     threads = worker_threads(options.threads)
-    with meter("checking", sum(pair.entry.dpl_nbytes for pair in pairs)) as progress:
+    beside = _decoding(pairs, files, options, gpu, verdict) if index else nullcontext()
+    with beside, meter("checking", sum(pair.entry.dpl_nbytes for pair in pairs)) as progress:
         check_contents(pairs, files, verdict, threads=threads, progress=progress)
     if index is None:
         return
-    from verify.benchmark import check_bandwidth, uses  # noqa: PLC0415 - what follows needs more of NumPy and gguf
-    from verify.decode import Request, check_decode  # noqa: PLC0415
+    if gpu.info is None:
+        verdict.skipped("bandwidth", gpu.why_not)
+    elif not options.bench:
+        verdict.skipped("bandwidth", "--no-bench")
+    else:
+        from verify.benchmark import check_bandwidth, uses  # noqa: PLC0415 - of no use without a GPU
+
+        check_bandwidth(uses([pair.entry for pair in pairs], index.metadata), gpu.info.l2_bytes, verdict)
+
+
+def _decoding(
+    pairs: Sequence[Pair], files: Files, options: Options, gpu: _Gpu, verdict: Verdict
+) -> AbstractContextManager[None]:
+    from verify.decode import Request, decoding  # noqa: PLC0415 - of no use without a model
 
     check = None
     if gpu.info is not None:
         from verify.gpu import check_tensor  # noqa: PLC0415
 
         check = check_tensor
-    check_decode(pairs, files, Request(options.rows, options.seed, options.forms, check, threads + 1), verdict)
-    if gpu.info is None:
-        verdict.skipped("bandwidth", gpu.why_not)
-    elif not options.bench:
-        verdict.skipped("bandwidth", "--no-bench")
-    else:
-        check_bandwidth(uses([pair.entry for pair in pairs], index.metadata), gpu.info.l2_bytes, verdict)
+    threads = worker_threads(options.threads)
+    return decoding(pairs, files, Request(options.rows, options.seed, options.forms, check, threads), verdict)
 
 
 def _fill_in(verdict: Verdict, model: Path | None) -> None:

@@ -41,6 +41,11 @@ head = Model([T("a", (12800, rows), data=b"")]).parts()[0]
 path.write_bytes(head)
 os.truncate(path, len(head) + rows * 10500)
 """
+NOT_SYNCED = """
+import os, runpy
+os.fsync = lambda fd: None
+runpy.run_module("repack", run_name="__main__")
+"""
 FETCH = """
 import sys
 from pathlib import Path
@@ -145,11 +150,12 @@ class Bench:
             "cp": ["cp", str(self.model), str(self.copy)],
             "cp, sync": f"cp '{self.model}' '{self.copy}' && sync '{self.copy}'",
             "repack": self.repack,
+            "repack, not synced": [PYTHON, "-c", NOT_SYNCED, *self.repack[3:]],
             "repack, 1 thread": [*self.repack, "--threads", "1"],
             "repack, 4 threads": [*self.repack, "--threads", "4"],
         }
         found = interleaved(commands, self.rounds, self.warm)
-        yield "repack, input cached", found, (("repack", "cp, sync"), ("repack", "cp"))
+        yield "repack, input cached", found, (("repack", "cp, sync"), ("repack, not synced", "cp"))
 
     def section_naive(self) -> Iterable[Section]:
         script = str(Path(__file__).parent / "naive.py")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _EVENTS = {"open", "os.link", "os.rename", "os.remove", "os.truncate", "os.chmod", "os.chown"}
-_CALLS = ("pwrite", "preadv", "fsync", "fstatvfs")
+_CALLS = ("pwrite", "preadv", "fsync", "fstatvfs", "posix_fallocate")
 
 
 class Faults:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import socket
 import stat
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from repack import convert_file
+from repack.output import OutputFile
 from tests.build import Model
 from tests.hostile.calls import call, listing
 from tests.hostile.sidecars import tiny_model, write_pair
@@ -257,3 +260,24 @@ def test_two_runs_give_the_same_bytes(tmp_path: Path) -> None:
     for number in range(3):
         assert call("repack", model, "-o", tmp_path / f"out{number}", "--threads", str(number + 1)).code == 0
     assert len({(tmp_path / f"out{number}").read_bytes() for number in range(3)}) == 1
+
+
+def test_a_file_has_its_place_on_the_disk_before_the_work(tmp_path: Path) -> None:
+    with OutputFile(tmp_path / "out", replace=False) as out:
+        out.reserve(3 << 20)
+        status = os.fstat(out.fd)
+        assert status.st_size == 3 << 20
+        assert status.st_blocks * 512 >= 3 << 20
+
+
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS])
+def test_a_file_system_that_cannot_allocate(
+    number: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(fd: int, offset: int, length: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    convert_file(model, tmp_path / "allocated.dpl")
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    convert_file(model, tmp_path / "grown.dpl")
+    assert (tmp_path / "grown.dpl").read_bytes() == (tmp_path / "allocated.dpl").read_bytes()
