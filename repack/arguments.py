@@ -25,7 +25,7 @@ class Parser(argparse.ArgumentParser):
     def add_common(self) -> None:
         """Add the options that both commands end with."""
         self.add_argument(
-            "--threads", type=_threads, default=0, metavar="N", help="threads (default: processors, <= 4)"
+            "--threads", type=_threads, default=0, metavar="N", help="threads (default: as many as help, <= 4)"
         )
         self.add_argument("--json", metavar="FILE", help="write the result as JSON, - for standard output")
         self.add_argument("--quiet", action="store_true", help="no table, no progress")

@@ -35,6 +35,9 @@ GENERAL_KEYS = ("general.architecture", "general.name", "general.type")
 FLUSH_BYTES = 16 << 20
 """The disk is given so much to write at a time, while the rest is packed: the last flush then has little left to do."""
 
+BUSY = 1
+"""Processors that SHA-256 and the writing to the disk keep busy: with two, a second worker is in their way."""
+
 Progress = Callable[[int], None]
 """Called with the number of native bytes that are done, from the calling thread."""
 
@@ -54,7 +57,7 @@ def convert(
 ) -> Conversion:
     """Write the sidecar of a planned model.
 
-    threads: packing threads, 0 for as many as there are processors (at most 4). force: replace an existing file. The
+    threads: packing threads, 0 for one fewer than the processors (at most 3). force: replace an existing file. The
     output depends on neither. Raises Damaged if a source cannot be read as indexed, EnvironmentFailure on a full disk
     or an I/O error, UsageError if `out` cannot be an output; nothing is left under `out` or beside it then.
     """
@@ -74,7 +77,7 @@ def convert(
             output.reserve(size)
             offsets = [len(head) + offset for offset in tensor_offsets(draft)]
             entries = _pump(
-                _Job(plan, draft, fds, output, offsets), worker_threads(threads), progress or (lambda _: None)
+                _Job(plan, draft, fds, output, offsets), worker_threads(threads, BUSY), progress or (lambda _: None)
             )
             manifest = replace(draft, tensors=tuple(entries))
             output.write_at(encode_header(manifest, len(head)), 0)

@@ -22,9 +22,9 @@ CHUNK_BYTES = 2 << 20
 """Native bytes handled at once. Larger ones take more memory and are no faster, smaller ones cost Python's time."""
 
 
-def worker_threads(wanted: int) -> int:
-    """`wanted`, or if that is 0 as many as there are processors, at most 4."""
-    return wanted or min(os.cpu_count() or 1, 4)
+def worker_threads(wanted: int, busy: int = 0) -> int:
+    """`wanted`, or if that is 0 as many as there are processors, at most 4, without `busy` that have other work."""
+    return wanted or max(1, min(os.cpu_count() or 1, 4) - busy)
 
 
 def rows_per_chunk(native_row_bytes: int) -> int:

@@ -152,6 +152,7 @@ class Bench:
             "repack": self.repack,
             "repack, not synced": [PYTHON, "-c", NOT_SYNCED, *self.repack[3:]],
             "repack, 1 thread": [*self.repack, "--threads", "1"],
+            "repack, 2 threads": [*self.repack, "--threads", "2"],
             "repack, 4 threads": [*self.repack, "--threads", "4"],
         }
         found = interleaved(commands, self.rounds, self.warm)
