@@ -28,9 +28,22 @@ def test_every_shape_gets_a_form_that_a_hopper_gpu_can_hold(n: int) -> None:
 def test_the_shapes_of_the_benchmarks() -> None:
     assert str(row_form(54, 5120)) == "row(224,1,224,1,5,once)"
     assert str(row_form(54, 5120, dependent=True)) == "row(224,1,224,1,5,walk)"
+    assert str(row_form(16, 1024, dependent=True)) == "row(64,1,128,2,7,once)"
     assert str(row_form(20, 152_064)) == "row(96,1,96,2,9,once)"
-    assert str(row_form(3, 2048)) == "row(16,1,128,1,9,once)"
+    assert str(row_form(3, 2048)) == "row(16,1,128,1,8,once)"
     assert str(row_form(300, 4)) == "row(512,2,512)"
+
+
+def test_what_the_compiler_is_told() -> None:
+    ordinary, dependent = row_form(54, 5120), row_form(54, 5120, dependent=True)
+    assert set(ordinary.options(5120, 54, False)) - set(ordinary.defines) == {"-DDPL_N=54", "-DDPL_DEPENDENT=0"}
+    assert set(ordinary.options(5120, 54, True)) - set(ordinary.defines) == {"-DDPL_N=54"}
+    assert dependent.options(5120, 54, False) == dependent.options(5120, 54, True)
+    assert row_form(128, 9).options(9, 128, False)[-1] == "-DDPL_N=128"  # two quarters a lane: the wait stays
+    assert row_form(300, 4).options(4, 300, False) == row_form(300, 4).defines
+    narrow = row_form(16, 4096)
+    assert "-DDPL_WHOLE=1" in narrow.options(4096, 16, False)
+    assert "-DDPL_WHOLE=1" not in narrow.options(4095, 16, False)
 
 
 def test_grids() -> None:

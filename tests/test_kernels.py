@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from verify import kernels
+from verify.bandwidth import READERS
 from verify.forms import Form, row_form
 
 cupy = pytest.importorskip("cupy", reason="needs cupy and nvidia-cuda-nvrtc, but no GPU")
@@ -58,7 +59,7 @@ def test_loop_and_pf(architecture: int, record_property: Callable[[str, object],
 
 
 def test_tools(architecture: int, record_property: Callable[[str, object], None]) -> None:
-    kernels = {"pad", "compare", "check", "read2", "read4", "read8"}
+    kernels = {"pad", "compare", "check", *(f"{reader}{loads}" for reader in READERS for loads in (2, 4, 8))}
     assert check("tools.cu", architecture, 256, record_property) == kernels
 
 
@@ -66,6 +67,15 @@ def test_tools(architecture: int, record_property: Callable[[str, object], None]
 def test_row(architecture: int, form: Form, record_property: Callable[[str, object], None]) -> None:
     kernels = {f"row_{layout}" for layout in ("native", "padded", "dpl", "staged")}
     assert check("row.cu", architecture, form.threads, record_property, *form.defines) == kernels
+
+
+@pytest.mark.parametrize("dependent", [False, True])
+@pytest.mark.parametrize(("n", "rows"), SHAPES)
+def test_row_for_one_shape_alone(
+    n: int, rows: int, dependent: bool, record_property: Callable[[str, object], None]
+) -> None:
+    form = row_form(n, rows, dependent)
+    assert len(check("row.cu", 90, form.threads, record_property, *form.options(rows, n, dependent))) == 4
 
 
 def test_a_spill_would_be_seen() -> None:

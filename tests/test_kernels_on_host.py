@@ -142,6 +142,18 @@ def test_row(tmp_path: Path, form: Form, sizes: tuple[int, ...]) -> None:
                     np.testing.assert_array_equal(found, bits, f"{form} {layout} {vector.name}")
 
 
+@pytest.mark.parametrize("dependent", [False, True])
+@pytest.mark.parametrize(("n", "rows"), [(16, 4096), (3, 16384), (54, 5120), (128, 8), (10, 262144)])
+def test_row_for_one_shape_alone(tmp_path: Path, n: int, rows: int, dependent: bool) -> None:
+    form = row_form(n, rows, dependent)
+    library = build(tmp_path, "row.cu", DECODE, *form.options(rows, n, dependent))
+    native, vector = random_rows(16, n), seeded(n, 7)  # whole, as the number that the kernel was compiled for
+    (expected,) = as_bits(decode(native, n, [vector], form))
+    for layout in LAYOUTS:
+        found = bits_on_host(library, form, layout, native, n, pack_quarters(vector))
+        np.testing.assert_array_equal(found, expected, f"{form} {layout}")
+
+
 @pytest.mark.parametrize("n", [1, 3, 8, 54])
 def test_pad(tools: ctypes.CDLL, n: int) -> None:
     native = random_rows(5, n)

@@ -165,12 +165,11 @@ def decoder(form: Form, layout: str, dependent: bool = False) -> Callable[[Any, 
     The launch goes to the current stream; a `dependent` one may start before what the stream did last has ended (see
     verify/dependent.py; form `row` only).
     """
-    module = _module("row.cu", *form.defines) if form.name == "row" else _module("loop.cu")
-    kernel = module.get_function(f"{form.name}_{layout}")
 
     def launch(weights: Any, activations: Any, out: Any, rows: int, n: int) -> None:
         if not form.fits(n):
             raise ValueError(f"{form} cannot decode rows of {n} super-blocks")
+        kernel = _kernel(layout, form.options(rows, n, dependent), form.name)
         staged = layout == "staged"
         grid = -(-rows // form.groups) if staged else form.grid(rows, _multiprocessors())
         shared = staged_bytes(form, n) if staged else 0
@@ -181,6 +180,12 @@ def decoder(form: Form, layout: str, dependent: bool = False) -> Callable[[Any, 
             kernel((grid,), (form.threads,), arguments, shared_mem=shared)
 
     return launch
+
+
+@cache
+def _kernel(layout: str, options: tuple[str, ...], name: str) -> Any:
+    module = _module("row.cu", *options) if name == "row" else _module("loop.cu")
+    return module.get_function(f"{name}_{layout}")
 
 
 def staged_bytes(form: Form, n: int) -> int:

@@ -12,7 +12,7 @@ PLANS = ("turns", "once", "walk")
 # What a Hopper GPU likes, measured on an H200 (docs/benchmarks.md):
 MULTIPROCESSORS = 132
 MOST_LANES = 416  # one quarter a lane up to here
-WARPS = 33  # at least so many in flight, which leaves a thread 56 registers or a little less
+WARPS = 30, 32  # at least so many in flight, of ordinary and of dependent launches: 51 to 68 registers a thread
 REGISTERS = 65_536
 
 
@@ -65,6 +65,18 @@ class Form:
         }
         return tuple(f"-DDPL_{name}={value}" for name, value in values.items())
 
+    def options(self, rows: int, n: int, dependent: bool) -> tuple[str, ...]:
+        """Compiler options for row.cu if it is only for such rows, such a number of them, and one kind of launch.
+
+        The instruction that waits also keeps loads where they are written. Only a lane with one quarter can do without:
+        with two, or in a walk, the compiler would fetch later.
+        """
+        shape = (f"-DDPL_N={n}",) if self.plan != "turns" else ()
+        taken = self.groups * self.rows
+        whole = ("-DDPL_WHOLE=1",) if self.plan == "once" and taken > 1 and rows % taken == 0 else ()
+        waits = dependent or self.plan != "once" or self.quarters > 1
+        return self.defines + shape + whole + (() if waits else ("-DDPL_DEPENDENT=0",))
+
     @property
     def groups(self) -> int:
         """Groups of lanes in a thread block."""
@@ -94,8 +106,9 @@ def row_form(n: int, rows: int, dependent: bool = False) -> Form:
 
     One quarter a lane while a row has at most MOST_LANES: a block then lives shortly and many are in flight. Narrow
     rows share a block of 128 threads. Two rows at once where the lanes are many, or many of them are left without a
-    quarter and there are rows enough. A dependent launch walks if every group of the grid has a second row to fetch and
-    not too many more. The lanes, and so the bits, depend on n alone.
+    quarter and there are rows enough, or a dependent launch has few rows, which all fly before it may go on. A
+    dependent launch walks if every group of the grid has a second row to fetch and not too many more. The lanes, and
+    so the bits, depend on n alone.
     """
     quarters = 4 * n
     if quarters > 480:  # two quarters a lane; beyond 256 super-blocks, in turns
@@ -111,11 +124,11 @@ def row_form(n: int, rows: int, dependent: bool = False) -> Form:
         if 1.2 <= rows * lanes / (MULTIPROCESSORS * blocks * threads) < 10:
             return Form("row", lanes, 1, threads, 1, blocks, "walk")
     threads = lanes if lanes > 64 else 128
-    if rows >= 32_768 and quarters < lanes <= 96:
+    if (rows >= 32_768 and quarters < lanes <= 96) or (dependent and rows <= 2048 and 64 <= lanes <= 128):
         return Form("row", lanes, 1, threads, 2, REGISTERS // (threads * 72), "once")
-    if dependent and lanes <= 64 and rows <= 2048:  # few blocks: their start is what counts
+    if dependent and lanes < 64 and rows <= 2048:  # few blocks: their start is what counts
         threads = 256
-    return Form("row", lanes, 1, threads, 1, -(-WARPS * WARP // threads), "once")
+    return Form("row", lanes, 1, threads, 1, -(-WARPS[dependent] * WARP // threads), "once")
 
 
 def _whole(quarters: int) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 from tests.gpu.test_decode import extra_forms, rows_of
 from tests.q6k_rows import random_rows
 from verify.activations import pack_quarters, seeded
+from verify.bandwidth import READERS
 from verify.device import can_stage, decoder, preflight, tool
 from verify.forms import forms_for
 from verify.gpu import check_tensor
@@ -37,7 +38,9 @@ def main() -> int:
                 decoder(form, "staged")(staged, activations, out, rows, n)
         for loads in (2, 4, 8):
             grid = -(-staged.nbytes // (16 * 256 * loads))
-            tool(f"read{loads}")((grid,), (256,), (staged, out, np.int64(staged.nbytes // 16), np.uint32(1)))
+            words = cupy.zeros(grid + 4, np.uint32)
+            for reader in READERS:
+                tool(f"{reader}{loads}")((grid,), (256,), (staged, words, np.int64(staged.nbytes // 16), np.uint32(1)))
     cupy.cuda.Device().synchronize()
     return 0
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.q6k_rows import packed, random_rows
 from verify.activations import pack_quarters, seeded
-from verify.bandwidth import measure
+from verify.bandwidth import READERS, measure
 from verify.dependent import can_launch_dependent
 from verify.device import decoder, preflight
 from verify.forms import Form, row_form
@@ -79,5 +79,7 @@ def test_the_report_of_dependent_launches() -> None:
     info = preflight()
     result = measure(2048, 54, info.l2_bytes, replays=3, dependent=True)
     assert result.identical
+    assert result.dependent
     assert {timing.layout for timing in result.timings} == {"native", "padded", "dpl"}
+    assert {timing.form for timing in result.timings} == {str(row_form(54, 2048, dependent=True)), *READERS}
     assert all(timing.median > 0 for timing in result.timings)

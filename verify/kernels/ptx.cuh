@@ -2,31 +2,42 @@
 // run these sources there) each is what it computes.
 
 // Weights: a load that stays where it is written, before `wait_for_previous`. A load through the read-only path need not:
-// the compiler moves it behind the wait, and towards its first use, where it is waited for alone.
+// the compiler moves it behind the wait, and towards its first use, where it is waited for alone. KEEP: in the L1, too.
+// All fields of a row by the same policy: with two, benchmarks that rotate over copies find the favoured field still in
+// the L2 (docs/levers.md).
+template <bool KEEP>
 __device__ __forceinline__ uint4 early16(const u8* p) {
 #ifdef __CUDA_ARCH__
     uint4 v;
-    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    if (KEEP)
+        asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    else
+        asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
     return v;
 #else
     return *(const uint4*)p;
 #endif
 }
 
+template <bool KEEP>
 __device__ __forceinline__ uint2 early8(const u8* p) {
 #ifdef __CUDA_ARCH__
     uint2 v;
-    asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+    if (KEEP) asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+    else asm volatile("ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
     return v;
 #else
     return *(const uint2*)p;
 #endif
 }
 
+template <bool KEEP>
 __device__ __forceinline__ u16 early2(const u8* p) {
 #ifdef __CUDA_ARCH__
     u16 v;
-    asm volatile("ld.global.u16 %0, [%1];" : "=h"(v) : "l"(p));
+    if (KEEP) asm volatile("ld.global.u16 %0, [%1];" : "=h"(v) : "l"(p));
+    else asm volatile("ld.global.L1::no_allocate.u16 %0, [%1];" : "=h"(v) : "l"(p));
     return v;
 #else
     return *(const u16*)p;
@@ -46,17 +57,25 @@ __device__ __forceinline__ uint4 late16(const u8* p) {
 }
 
 // Dependent launch: the next kernel on the stream, if it was launched so, may start, and waits for this one to end before
-// it touches what this one writes. Both do nothing in an ordinary launch.
-__device__ __forceinline__ void let_next_start() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+// it touches what this one writes. Both do nothing in an ordinary launch, yet cost a little there: DPL_DEPENDENT=0 leaves
+// them out, and such a kernel must not be launched as dependent.
+#ifndef DPL_DEPENDENT
+#define DPL_DEPENDENT 1
 #endif
-}
+#if DPL_DEPENDENT && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define GRID_CONTROL(instruction) asm volatile("griddepcontrol." instruction ";" ::: "memory")
+#else
+#define GRID_CONTROL(instruction) (void)0
+#endif
+__device__ __forceinline__ void let_next_start() { GRID_CONTROL("launch_dependents"); }
+__device__ __forceinline__ void wait_for_previous() { GRID_CONTROL("wait"); }
 
-__device__ __forceinline__ void wait_for_previous() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+// The pointer as it is, and whence it came forgotten: the compiler would multiply the row's number once for each plane.
+__device__ __forceinline__ const u8* forget_origin(const u8* p) {
+#ifdef __CUDA_ARCH__
+    asm volatile("" : "+l"(p));
 #endif
+    return p;
 }
 
 // Bits 0..3 of each byte from a, 4..7 from b: one instruction, which the compiler does not find.

@@ -29,6 +29,7 @@ struct Aligned {
 
 // Dense split planes: [ql: 128 n][qh: 64 n][scales: 16 n][d: 2 n][pad].
 struct Dpl : Aligned {
+    static const bool SPARSE = false;
     static __device__ __forceinline__ long long stride(int n) { return (BLOCK_BYTES * (long long)n + 15) & ~15LL; }
     static __device__ __forceinline__ u32 at(int n, int block, int field, int size) {
         return (u32)(field * n + size * block);
@@ -37,6 +38,7 @@ struct Dpl : Aligned {
 
 // Blocks padded to 224 bytes.
 struct Padded : Aligned {
+    static const bool SPARSE = true;  // bytes between the fields that no load needs
     static __device__ __forceinline__ long long stride(int n) { return PADDED_BYTES * (long long)n; }
     static __device__ __forceinline__ u32 at(int, int block, int field, int) {
         return (u32)(PADDED_BYTES * block + field);

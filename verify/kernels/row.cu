@@ -7,10 +7,6 @@
 // Activations ("quarters"), 5 planes of [4 n] 16-byte items, so that a warp reads each of them contiguously:
 //     plane g = 0..3: the int8 quants of group g, 16 columns;  plane 4: fp16 d8[4], then int16 sums of the quants [4].
 
-#include "q6k.cuh"
-#include "ptx.cuh"
-#include "sum.cuh"
-
 #ifndef DPL_ROWS
 #define DPL_ROWS 1  // rows that a group takes at once: they share the activations, and twice the loads are in flight
 #endif
@@ -22,6 +18,16 @@
 #ifndef DPL_PLAN
 #define DPL_PLAN 0
 #endif
+#ifndef DPL_N
+#define DPL_N 0  // if not 0, the only n that the kernels are for: a seventh fewer instructions
+#endif
+#ifndef DPL_WHOLE
+#define DPL_WHOLE 0  // 1: only for numbers of rows that leave no group of the grid without one
+#endif
+
+#include "q6k.cuh"
+#include "ptx.cuh"
+#include "sum.cuh"
 
 enum { LANES = DPL_LANES, QUARTERS = DPL_QUARTERS, THREADS = DPL_THREADS, ROWS = DPL_ROWS, GROUPS = THREADS / LANES };
 
@@ -43,39 +49,45 @@ struct Inputs {
 };
 
 // A layout whose loads stay where they are written (ptx.cuh). The native one has too many of them to insist.
+// Activations are read again for every row: they stay in the L1 if weights, which are read once, do not pass through it.
+// A walk has them in registers, and with few lanes the L1 serves it better, as it does padded blocks: loads share sectors.
 template <class L>
 struct Early : L {
-    static __device__ __forceinline__ uint4 load16(const u8* p) { return early16(p); }
-    static __device__ __forceinline__ uint2 load8(const u8* p) { return early8(p); }
-    static __device__ __forceinline__ u16 load2(const u8* p) { return early2(p); }
+    static const bool KEEP = L::SPARSE || (DPL_PLAN == 2 && LANES <= 192);
+    static __device__ __forceinline__ uint4 load16(const u8* p) { return early16<KEEP>(p); }
+    static __device__ __forceinline__ uint2 load8(const u8* p) { return early8<KEEP>(p); }
+    static __device__ __forceinline__ u16 load2(const u8* p) { return early2<KEEP>(p); }
 };
 
-// Where in its row quarter k lies: columns 16 (k & 1) of half (k >> 1) & 1 of block k >> 2.
+// Where quarter k lies in the planes of its row, or what stands for planes: columns 16 (k & 1) of half (k >> 1) & 1 of
+// block k >> 2.
 struct Places {
     u32 low, top, scales, d;
 };
 
 template <class L>
-__device__ __forceinline__ Places places(const L&, int n, u32 k) {
+__device__ __forceinline__ Places places(const L&, u32 k) {
     const u32 block = k >> 2, half = k >> 1 & 1, column = 16 * (k & 1);
-    return {L::at(n, block, QL, 128) + 64 * half + column, L::at(n, block, QH, 64) + 32 * half + column,
-            L::at(n, block, SCALES, 16) + 8 * half, L::at(n, block, D, 2)};
+    return {L::at(0, block, 0, 128) + 64 * half + column, L::at(0, block, 0, 64) + 32 * half + column,
+            L::at(0, block, 0, 16) + 8 * half, L::at(0, block, 0, 2)};
 }
 
 // The same for planes, where most of it cancels out: few instructions between a block's start and its first load.
-__device__ __forceinline__ Places places(const Early<Dpl>&, int n, u32 k) {
-    return {32 * k - 16 * (k & 1), QH * n + 16 * k, SCALES * n + 4 * (k & ~1u), D * n + 2 * (k >> 2)};
+__device__ __forceinline__ Places places(const Early<Dpl>&, u32 k) {
+    return {32 * k - 16 * (k & 1), 16 * k, 4 * (k & ~1u), 2 * (k >> 2)};
 }
 
+// Quarter k of the row that begins `row` bytes behind `base`. The planes' own offsets come last: where n is known they are
+// part of the load instruction.
 template <class L>
-__device__ __forceinline__ Quarter load_quarter(const u8* row, int n, u32 k) {
-    const Places at = places(L(), n, k);
+__device__ __forceinline__ Quarter load_quarter(const u8* base, u32 row, int n, u32 k) {
+    const Places at = places(L(), k);
     Quarter quarter;
-    quarter.low = L::load16(row + at.low);
-    quarter.high = L::load16(row + at.low + 32);
-    quarter.top = L::load16(row + at.top);
-    quarter.scales = L::load8(row + at.scales);
-    quarter.d = L::load2(row + at.d);
+    quarter.low = L::load16(base + (row + at.low) + L::at(n, 0, QL, 0));
+    quarter.high = L::load16(base + (row + at.low) + L::at(n, 0, QL, 0) + 32);
+    quarter.top = L::load16(base + (row + at.top) + L::at(n, 0, QH, 0));
+    quarter.scales = L::load8(base + (row + at.scales) + L::at(n, 0, SCALES, 0));
+    quarter.d = L::load2(base + (row + at.d) + L::at(n, 0, D, 0));
     return quarter;
 }
 
@@ -115,38 +127,37 @@ __device__ __forceinline__ float quarter_value(const Quarter& q, const Inputs& v
 }
 
 __device__ __forceinline__ u32 lane_index() { return LANES == THREADS ? threadIdx.x : threadIdx.x % LANES; }
-
-// The first of the ROWS rows that this thread's group starts with.
-__device__ __forceinline__ long long first_row() {
-    if (LANES == THREADS) return (long long)blockIdx.x * ROWS;
-    return ((long long)blockIdx.x * GROUPS + threadIdx.x / LANES) * ROWS;
-}
+__device__ __forceinline__ u32 group_index() { return LANES == THREADS ? 0 : threadIdx.x / LANES; }
 
 // Each row is decoded once and by one group: lane i adds the quarters i, i + LANES, ... in this order, whatever QUARTERS
 // is. Nothing branches on what a lane has to do: one that has no quarter left loads the row's last one and does not use
-// it, a row behind the last is the last, and the loads all fly together.
+// it, a row behind the last is the last, and the loads all fly together. A kernel that need not wait asks for the
+// activations first: they are near, and out of the way when the weights arrive.
 template <class L>
-__device__ __forceinline__ void decode(const u8* weights, const u8* activations, float* out, long long rows, int n) {
+__device__ __forceinline__ void decode(const u8* weights, const u8* activations, float* out, u32 rows, int n) {
+    const bool inputs_first = !DPL_DEPENDENT && QUARTERS == 1, whole = DPL_WHOLE || GROUPS * ROWS == 1;
     let_next_start();
-    const u32 lane = lane_index(), last = 4 * n - 1;
-    const long long row = first_row();
+    const u32 lane = lane_index(), last = 4 * n - 1, stride = (u32)L::stride(n);
+    const u32 row = blockIdx.x * (GROUPS * ROWS), mine = group_index() * ROWS, left = rows - row;
+    const u8* base = forget_origin(weights + (u64)stride * row);
     float sums[ROWS] = {};
     u32 first = lane;
     do {
+        Inputs inputs;
+        if (inputs_first) inputs = load_inputs(activations, n, min(first, last));
         Quarter quarters[ROWS][QUARTERS];
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
-            const bool inside = (LANES == THREADS && ROWS == 1) || row + r < rows;
-            const u8* mine = weights + (inside ? row + r : rows - 1) * L::stride(n);
+            const u32 offset = (whole ? mine + r : min(mine + r, left - 1)) * stride;
 #pragma unroll
             for (int i = 0; i < QUARTERS; ++i)
-                quarters[r][i] = load_quarter<L>(mine, n, min(first + i * LANES, last));
+                quarters[r][i] = load_quarter<L>(base, offset, n, min(first + i * LANES, last));
         }
         wait_for_previous();
 #pragma unroll
         for (int i = 0; i < QUARTERS; ++i) {
             const u32 k = first + i * LANES;
-            const Inputs inputs = load_inputs(activations, n, min(k, last));
+            if (!inputs_first) inputs = load_inputs(activations, n, min(k, last));
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
                 const float value = quarter_value(quarters[r][i], inputs, min(k, last));
@@ -155,28 +166,27 @@ __device__ __forceinline__ void decode(const u8* weights, const u8* activations,
         }
         first += LANES * QUARTERS;
     } while (DPL_PLAN == 0 && first - lane <= last);
-    store_sums<LANES, THREADS, ROWS>(sums, out, row, rows);
+    store_sums<LANES, THREADS, ROWS, whole>(sums, out + row, mine, left);
 }
 
 // The same for a grid that the device holds at once: group g takes the rows g, g + G, g + 2 G, ..., keeps its activations
 // in registers, and fetches a row while it adds up the one before. The warps of a row meet only once in CHUNK rows.
 template <class L>
-__device__ __forceinline__ void walk(const u8* weights, const u8* activations, float* out, long long rows, int n) {
+__device__ __forceinline__ void walk(const u8* weights, const u8* activations, float* out, u32 count, int n) {
     enum { CHUNK = 32, WARPS = THREADS / 32 };
     __shared__ float warps[CHUNK][WARPS];
     let_next_start();
-    const u32 lane = lane_index(), last = 4 * n - 1, k = min(lane, last), count = (u32)rows;
-    const u32 step = gridDim.x * GROUPS, group = LANES == THREADS ? 0 : threadIdx.x / LANES;
-    const u32 stride = (u32)L::stride(n);
+    const u32 lane = lane_index(), last = 4 * n - 1, k = min(lane, last);
+    const u32 step = gridDim.x * GROUPS, group = group_index(), stride = (u32)L::stride(n);
     u32 row = blockIdx.x * GROUPS + group, done = 0;
-    Quarter quarter = load_quarter<L>(weights + (u64)stride * min(row, count - 1), n, k);
+    Quarter quarter = load_quarter<L>(weights + (u64)stride * min(row, count - 1), 0, n, k);
     wait_for_previous();
     const Inputs inputs = load_inputs(activations, n, k);
     while (row - group < count) {
         float sum = __fadd_rn(0.0f, quarter_value(quarter, inputs, k));
         if (lane > last) sum = 0.0f;
         row += step;
-        if (row < count) quarter = load_quarter<L>(weights + (u64)stride * row, n, k);
+        if (row < count) quarter = load_quarter<L>(weights + (u64)stride * row, 0, n, k);
         wait_for_previous();  // nothing to wait for: it keeps the loads here
         sum = fold<LANES>(sum);
         if (LANES <= 32 && lane == 0 && row - step < count) out[row - step] = sum;
@@ -198,8 +208,9 @@ __device__ __forceinline__ void walk(const u8* weights, const u8* activations, f
 #define KERNEL(name, Layout)                                                                                     \
     extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                                \
         row_##name(const u8* weights, const u8* activations, float* out, long long rows, int n) {                \
-        if (DPL_PLAN == 2) walk<Layout>(weights, activations, out, rows, n);                                          \
-        else decode<Layout>(weights, activations, out, rows, n);                                                 \
+        if (DPL_N) n = DPL_N;                                                                                    \
+        if (DPL_PLAN == 2) walk<Layout>(weights, activations, out, (u32)rows, n);                                \
+        else decode<Layout>(weights, activations, out, (u32)rows, n);                                            \
     }
 
 KERNEL(native, Native)
@@ -231,16 +242,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     row_staged(const u8* weights, const u8* activations, float* out, long long rows, int n) {
     extern __shared__ uint4 stage[];
     const u32 lane = lane_index(), last = 4 * n - 1;
-    const long long row = (long long)blockIdx.x * GROUPS + threadIdx.x / LANES, source = row < rows ? row : rows - 1;
+    const long long first = (long long)blockIdx.x * GROUPS, row = first + group_index(), source = row < rows ? row : rows - 1;
     const long long start = source * Native::stride(n), end = start + Native::stride(n);
-    uint4* mine = stage + threadIdx.x / LANES * ((BLOCK_BYTES * n + 47) / 16);
+    uint4* mine = stage + group_index() * ((BLOCK_BYTES * n + 47) / 16);
     for (long long item = start / 16 + lane; item < (end + 15) / 16; item += LANES)
         copy16(mine + (item - start / 16), (const uint4*)weights + item);
     wait_for_copies();
     float sum = 0.0f;
     for (u32 k = lane; k <= last; k += LANES) {
-        const Quarter quarter = load_quarter<Staged>((const u8*)mine + start % 16, n, k);
+        const Quarter quarter = load_quarter<Staged>((const u8*)mine + start % 16, 0, n, k);
         sum = __fadd_rn(sum, quarter_value(quarter, load_inputs(activations, n, k), k));
     }
-    store_sums<LANES, THREADS, 1>(&sum, out, row, rows);
+    store_sums<LANES, THREADS, 1>(&sum, out + first, group_index(), (u32)(rows - first));
 }

@@ -20,16 +20,15 @@ __device__ __forceinline__ float add_warps(const float* warps) {
 }
 
 // Sum ROWS values a lane, of the rows `row`, row + 1, ..., over the LANES lanes that share them, and store those below
-// `rows`. Every thread of the block must call it, at most once.
-template <int LANES, int THREADS, int ROWS>
-__device__ __forceinline__ void store_sums(const float* sums, float* out, long long row, long long rows) {
+// `rows`; WHOLE: all are. Every thread of the block must call it, at most once.
+template <int LANES, int THREADS, int ROWS, bool WHOLE = LANES == THREADS && ROWS == 1>
+__device__ __forceinline__ void store_sums(const float* sums, float* out, u32 row, u32 rows) {
     static_assert(THREADS % LANES == 0, "rows must fill the block");
-    constexpr bool EXACT = LANES == THREADS && ROWS == 1;  // the grid has no row too many
     const int lane = LANES == THREADS ? (int)threadIdx.x : (int)threadIdx.x % LANES;
     if (LANES <= 32) {
         for (int r = 0; r < ROWS; ++r) {
             const float sum = fold<LANES>(sums[r]);
-            if (lane == 0 && (EXACT || row + r < rows)) out[row + r] = sum;
+            if (lane == 0 && (WHOLE || row + r < rows)) out[row + r] = sum;
         }
     } else {
         __shared__ float warps[ROWS][THREADS / 32];
@@ -40,7 +39,7 @@ __device__ __forceinline__ void store_sums(const float* sums, float* out, long l
         }
         __syncthreads();
         const int r = ROWS == 1 ? 0 : lane, group = LANES == THREADS ? 0 : threadIdx.x / LANES;
-        if ((ROWS == 1 ? lane == 0 : lane < ROWS) && (EXACT || row + r < rows))
+        if ((ROWS == 1 ? lane == 0 : lane < ROWS) && (WHOLE || row + r < rows))
             out[row + r] = add_warps<LANES>(warps[r] + group * (LANES / 32));
     }
 }

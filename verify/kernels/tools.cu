@@ -43,8 +43,9 @@ extern "C" __global__ void check(const u32* found, const u32* expected, long lon
 
 // Read everything and do nothing: the ceiling for any kernel that must read these bytes. A thread takes LOADS 16-byte
 // items, all in flight at once, and before the wait of a dependent launch, as row.cu does. `never` is a value that the
-// fold cannot be expected to take; it keeps the loads alive.
-template <int LOADS>
+// fold cannot be expected to take; it keeps the loads alive. With WORD it also reads one word after the wait and writes
+// one for each block: then it depends on the kernel before as any decode must.
+template <int LOADS, bool WORD>
 __device__ __forceinline__ void read(const u8* bytes, u32* out, long long count, u32 never) {
     let_next_start();
     const long long first = (long long)blockIdx.x * blockDim.x * LOADS + threadIdx.x;
@@ -53,20 +54,24 @@ __device__ __forceinline__ void read(const u8* bytes, u32* out, long long count,
     for (int i = 0; i < LOADS; ++i) {
         const long long item = first + i * blockDim.x;
         loaded[i] = make_uint4(0, 0, 0, 0);
-        if (item < count) loaded[i] = early16(bytes + 16 * item);
+        if (item < count) loaded[i] = early16<true>(bytes + 16 * item);
     }
     wait_for_previous();
-    u32 fold = 0;
+    u32 fold = WORD ? late16((const u8*)out).x : 0;
 #pragma unroll
     for (int i = 0; i < LOADS; ++i) fold ^= loaded[i].x ^ loaded[i].y ^ loaded[i].z ^ loaded[i].w;
     if (fold == never) out[0] = fold;
+    if (WORD && threadIdx.x == 0) out[4 + blockIdx.x] = fold;
 }
 
-#define READ(loads)                                                                                              \
-    extern "C" __global__ void read##loads(const u8* bytes, u32* out, long long count, u32 never) {              \
-        read<loads>(bytes, out, count, never);                                                                   \
+#define READ(name, loads, word)                                                                                  \
+    extern "C" __global__ void name##loads(const u8* bytes, u32* out, long long count, u32 never) {              \
+        read<loads, word>(bytes, out, count, never);                                                             \
     }
 
-READ(2)
-READ(4)
-READ(8)
+READ(read, 2, false)
+READ(read, 4, false)
+READ(read, 8, false)
+READ(waiting, 2, true)
+READ(waiting, 4, true)
+READ(waiting, 8, true)
