@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.reporting import check_schema
+from verify import benchmark
 from verify.bandwidth import ShapeTimings, Timing
 from verify.benchmark import Use
 from verify.reports.as_json import to_json
@@ -61,6 +64,36 @@ def test_every_timing_has_its_row() -> None:
         "5120 x 13824 (fits L2)", "row", "dpl", "20.00", "19.50 to 21.00", "100", "106",
         "125.0% (above the ceiling: not to be trusted)",
     )  # fmt: skip
+
+
+def test_dependent_launches_are_told_apart_and_no_part_of_the_token() -> None:
+    verdict = measured()
+    token = token_line(verdict)
+    timings = (timing("row", "padded", 2), timing("row", "dpl", 1), timing("waiting", "dpl", 0.8, 0.9))
+    verdict.bandwidth.append(ShapeTimings(40, 2, False, 6, 30, True, timings, dependent=True))
+    assert gain_rows(verdict)[-1] == ("40 x 512, dependent", "10 x", "-", "2.00", "1.00", "2.000", "-")
+    assert token_line(verdict) == token
+    document = json.loads(to_json(verdict, 5))
+    check_schema(document, "verdict.schema.json")
+    assert [shape["dependent"] for shape in document["bandwidth"]] == [False, False, True]
+    assert "40 x 512, dependent" in to_markdown(verdict)
+    assert "dependent launches" in to_html(verdict)
+
+
+@pytest.mark.parametrize("possible", [False, True])
+def test_the_stage_measures_dependent_launches_where_they_can_be_made(
+    monkeypatch: pytest.MonkeyPatch, possible: bool
+) -> None:
+    def measure(rows: int, n: int, l2_bytes: int, dependent: bool) -> ShapeTimings:
+        return ShapeTimings(rows, n, l2_bytes > 0, 6, 30, True, (timing("row", "dpl", 1),), dependent)
+
+    monkeypatch.setattr(benchmark, "measure", measure)
+    monkeypatch.setattr(benchmark, "can_launch_dependent", lambda: possible)
+    verdict = Verdict("m.gguf", "m.dpl")
+    benchmark.check_bandwidth([Use(5120, 54, 3), Use(40, 2, 10)], 1, verdict)
+    assert [shape.dependent for shape in verdict.bandwidth] == ([False, True] * 2 if possible else [False] * 2)
+    (outcome,) = verdict.of("bandwidth")
+    assert ("ordinary launches only: dependent ones need cuda.bindings" in outcome.detail) == (not possible)
 
 
 def test_all_forms_say_it() -> None:

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from repack.errors import EnvironmentFailure
 from repack.gguf_metadata import Scalar
 from repack.manifest import Entry
-from verify.bandwidth import READ, STAGED, ShapeTimings, Timing, measure
+from verify.bandwidth import READERS, STAGED, ShapeTimings, Timing, measure
+from verify.dependent import can_launch_dependent
 from verify.forms import LAYOUTS
 from verify.verdict import Verdict
+
+NOT_DEPENDENT = "dependent ones need cuda.bindings (extra `dependent`) and compute capability 9.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +47,25 @@ def uses(entries: Sequence[Entry], metadata: Mapping[str, Scalar]) -> list[Use]:
 
 
 def check_bandwidth(found: Sequence[Use], l2_bytes: int, verdict: Verdict) -> None:
-    """Measure every shape on the current device. Figures decide nothing, unless the bits differ while measuring."""
-    for use in found:
-        shape = f"{use.rows} x {256 * use.n}"
+    """Measure every shape on the current device, with dependent launches as well where they can be made.
+
+    Figures decide nothing, unless the bits differ while measuring.
+    """
+    launches = (False, True) if can_launch_dependent() else (False,)
+    for use, dependent in ((use, dependent) for use in found for dependent in launches):
         try:
-            timings = measure(use.rows, use.n, l2_bytes)
+            timings = measure(use.rows, use.n, l2_bytes, dependent=dependent)
         except EnvironmentFailure as error:
             verdict.failed("bandwidth", error)
             return
         verdict.bandwidth.append(timings)
         if not timings.identical:
             what = "the layouts gave different bits while they were measured"
-            verdict.failed("bandwidth", EnvironmentFailure(what, where=shape))
+            verdict.failed("bandwidth", EnvironmentFailure(what, where=f"{use.rows} x {256 * use.n}"))
             return
     verdict.uses += found
-    verdict.passed("bandwidth", detail=f"{len(found)} shapes measured")
+    how = "ordinary and dependent launches" if len(launches) == 2 else f"ordinary launches only: {NOT_DEPENDENT}"
+    verdict.passed("bandwidth", detail=f"{len(found)} shapes measured, {how}")
 
 
 def best(shape: ShapeTimings) -> dict[str, Timing]:
@@ -66,14 +73,17 @@ def best(shape: ShapeTimings) -> dict[str, Timing]:
     found: dict[str, Timing] = {}
     for timing in shape.timings:
         layout = "native" if timing.layout == STAGED else timing.layout
-        if timing.form != READ and (layout not in found or timing.median < found[layout].median):
+        if timing.form not in READERS and (layout not in found or timing.median < found[layout].median):
             found[layout] = timing
     return found
 
 
 def token_milliseconds(found: Sequence[Use], shapes: Sequence[ShapeTimings]) -> dict[str, float]:
-    """Milliseconds that one token's Q6_K products take in each layout: per shape its fastest form, times its uses."""
-    times = {(shape.rows, shape.n): best(shape) for shape in shapes}
+    """Milliseconds that one token's Q6_K products take in each layout: per shape its fastest form, times its uses.
+
+    With ordinary launches, whatever else was measured.
+    """
+    times = {(shape.rows, shape.n): best(shape) for shape in shapes if not shape.dependent}
     return {
         layout: sum(times[use.rows, use.n][layout].median * use.times for use in found) / 1e3
         for layout in LAYOUTS

@@ -11,7 +11,7 @@ from verify.benchmark import token_milliseconds
 from verify.reports.summary import closing_line, ledger, meaning, result, stages, tensor_bytes, tensors
 from verify.verdict import Outcome, Verdict
 
-FORMAT = {"name": "gguf-dpl verdict", "major": 1, "minor": 0}
+FORMAT = {"name": "gguf-dpl verdict", "major": 1, "minor": 1}
 """`major` changes when a key is removed or means something else, `minor` when one is added."""
 
 
@@ -88,6 +88,7 @@ def _bandwidth(verdict: Verdict) -> list[dict[str, Any]]:
         {
             "rows": shape.rows,
             "n": shape.n,
+            "dependent": shape.dependent,
             "uses_per_token": times.get((shape.rows, shape.n)),
             "fits_l2": shape.fits_l2,
             "copies": shape.copies,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from verify.bandwidth import READ, READERS
 from verify.benchmark import best
 from verify.reports.markup import Markup, element, joined
 from verify.reports.speeds import token_line
@@ -12,8 +13,6 @@ from verify.verdict import Verdict
 
 if TYPE_CHECKING:
     from verify.bandwidth import ShapeTimings, Timing
-
-_READ = "read"
 
 
 def ledger_section(verdict: Verdict) -> Markup:
@@ -52,12 +51,14 @@ def speed_section(verdict: Verdict) -> Markup:
 
 
 def _shape(shape: ShapeTimings, times: int | None, fastest: float) -> Markup:
-    ceilings = {timing.layout: timing for timing in shape.timings if timing.form == _READ}
+    ceilings = {timing.layout: timing for timing in shape.timings if timing.form == READ}
     forms: dict[str, list[Timing]] = {}
     for timing in shape.timings:
-        if timing.form != _READ:
+        if timing.form not in READERS:
             forms.setdefault(timing.form, []).append(timing)
     notes = [f"{times} a token"] if times else []
+    if shape.dependent:
+        notes.append("dependent launches")
     found = best(shape)
     if {"padded", "dpl"} <= set(found):
         notes.append(

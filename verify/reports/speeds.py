@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from verify.bandwidth import ShapeTimings
 from verify.benchmark import best, token_milliseconds
 from verify.verdict import Verdict
 
@@ -9,11 +10,16 @@ TIMING_HEADER = ("shape", "form", "layout", "us", "spread", "content GB/s", "mov
 GAIN_HEADER = ("shape", "a token", "native us", "padded us", "dpl us", "dpl over padded", "dpl over native")
 
 
+def shape_name(shape: ShapeTimings) -> str:
+    """Rows and columns, and whether the launches depend on each other."""
+    return f"{shape.rows} x {256 * shape.n}" + (", dependent" if shape.dependent else "")
+
+
 def timing_rows(verdict: Verdict) -> list[tuple[str, ...]]:
     """A row for each timing, under `TIMING_HEADER`."""
     return [
         (
-            f"{shape.rows} x {256 * shape.n}" + (" (fits L2)" if shape.fits_l2 else ""),
+            shape_name(shape) + (" (fits L2)" if shape.fits_l2 else ""),
             timing.form,
             timing.layout,
             f"{timing.median:.2f}",
@@ -39,7 +45,7 @@ def gain_rows(verdict: Verdict) -> list[tuple[str, ...]]:
             )
             rows.append(
                 (
-                    f"{shape.rows} x {256 * shape.n}",
+                    shape_name(shape),
                     f"{times.get((shape.rows, shape.n), 0)} x",
                     f"{native:.2f}" if native else "-",
                     f"{padded:.2f}",
