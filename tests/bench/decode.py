@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from verify.bandwidth import STAGED, ShapeTimings, measure
+from verify.bandwidth import READ, READERS, STAGED, WAITING, ShapeTimings, measure
 from verify.dependent import can_launch_dependent
 from verify.device import can_stage, preflight
 from verify.forms import LAYOUTS, REGISTERS, WARP, Form, row_form
@@ -75,31 +75,43 @@ def candidates(n: int) -> list[Form]:
     return list(dict.fromkeys(forms))
 
 
+def staged_candidates(n: int) -> list[Form]:
+    """Lanes and threads worth trying for native rows that are copied to shared memory first."""
+    shared = {8, 16, 32, 64, 96, 128, *(_whole(-(-4 * n // quarters)) for quarters in (1, 2, 3, 4, 5))}
+    forms = [
+        Form("row", lanes, 1, threads)
+        for lanes in sorted(shared)
+        if lanes <= _whole(4 * n)
+        for threads in sorted({lanes, *(lanes * groups for groups in (1, 2, 4, 8, 16) if lanes * groups <= 256)})
+        if threads % WARP == 0 and threads <= 512
+    ]
+    return [form for form in forms if can_stage(form, n)]
+
+
 def _whole(lanes: int) -> int:
     return 1 << (lanes - 1).bit_length() if lanes <= WARP else -(-lanes // WARP) * WARP
 
 
 def bench(rows: int, n: int, l2_bytes: int, dependent: bool, search: bool) -> ShapeTimings:
-    """Time one shape; native is searched less, its kernel is far from every limit that the choice is about."""
+    """Time one shape. What copies rows to shared memory does not wait for the kernel before: ordinary launches only."""
     rule = row_form(n, rows, dependent)
     variants = [(rule, layout) for layout in LAYOUTS]
     if search:
-        tried = candidates(n)
-        variants += [(form, layout) for layout in ("padded", "dpl") for form in tried]
-        variants += [(form, "native") for form in tried[::3]] if not dependent else []
-    if not dependent and can_stage(rule, n):
-        variants.append((rule, STAGED))
+        variants += [(form, layout) for layout in LAYOUTS for form in candidates(n)]
+    if not dependent:
+        variants += [(form, STAGED) for form in (staged_candidates(n) if search else [rule]) if can_stage(form, n)]
     return measure(rows, n, l2_bytes, list(dict.fromkeys(variants)), dependent=dependent)
 
 
 def line(found: ShapeTimings, dependent: bool) -> str:
     """One row of the Markdown table."""
-    read = {timing.layout: timing for timing in found.timings if timing.form == "read"}
+    read = {timing.layout: timing for timing in found.timings if timing.form == READ}
+    waiting = [timing for timing in found.timings if (timing.form, timing.layout) == (WAITING, "dpl")]
     rule = str(row_form(found.n, found.rows, dependent))
     ours = next(timing for timing in found.timings if (timing.form, timing.layout) == (rule, "dpl"))
     best = {}
     for timing in sorted(found.timings, key=lambda timing: -timing.median):
-        if timing.form != "read":
+        if timing.form not in READERS:
             best[timing.layout] = timing
     native = min((best[layout] for layout in ("native", STAGED) if layout in best), key=lambda timing: timing.median)
     quoted = LLAMA_CPP.get((found.rows, 256 * found.n))
@@ -108,19 +120,22 @@ def line(found: ShapeTimings, dependent: bool) -> str:
         f"{read['dpl'].median:.2f}",
         f"{ours.median:.2f}",
         f"{ours.share:.3f}",
+        *(f"{timing.median:.2f} {timing.median / ours.median:.3f}" for timing in waiting),
         rule[3:],
         f"{best['dpl'].median:.2f} {best['dpl'].form[3:]}",
         f"{best['padded'].median:.2f} ({best['padded'].share:.2f}) {best['padded'].form[3:]}",
-        f"{native.median:.2f}",
+        f"{native.median:.2f} {native.layout} {native.form[3:]}",
         f"{best['padded'].median / ours.median:.3f}",
         f"{quoted / ours.median:.2f}" if quoted else "",
     ]
     return "| " + " | ".join(cells) + " |"
 
 
-HEAD = """
-| shape | read | dpl | of read | by the rule | dpl, best | padded, best | native, best | padded/dpl | llama.cpp/dpl |
-|---|---|---|---|---|---|---|---|---|---|"""
+def head(dependent: bool) -> str:
+    """The table's first two lines."""
+    cells = ["shape", "read", "dpl", "of read", *(["waiting read, of it"] if dependent else []), "by the rule"]
+    cells += ["dpl, best", "padded, best", "native, best", "padded/dpl", "llama.cpp/dpl"]
+    return f"| {' | '.join(cells)} |\n{'|---' * len(cells)}|"
 
 
 def main(arguments: list[str]) -> int:
@@ -136,7 +151,7 @@ def main(arguments: list[str]) -> int:
     del report["device"]["uuid"], report["device"]["pci"]
     identical = True
     for dependent in (False, True) if can_launch_dependent() else (False,):
-        print(f"\n{'dependent' if dependent else 'ordinary'} launches, median microseconds{HEAD}")
+        print(f"\n{'dependent' if dependent else 'ordinary'} launches, median microseconds\n{head(dependent)}")
         for rows, n in shapes:
             found = bench(rows, n, info.l2_bytes, dependent, not options.rule_only)
             identical &= found.identical
