@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import platform
+import random
 import statistics
 import subprocess
 import sys
@@ -77,12 +78,12 @@ def run(command: Command) -> tuple[float, float]:
 
 
 def interleaved(commands: Mapping[str, Command], rounds: int, before: Step = lambda: None) -> Found:
-    """Run all commands in turn, `rounds` times after one warm-up."""
+    """Run all commands `rounds` times after one warm-up, each time in another order, for what ran before matters."""
     found: Found = {name: [] for name in commands}
     for number in range(rounds + 1):
-        for name, command in commands.items():
+        for name in random.Random(number).sample(list(commands), len(commands)):
             before()
-            result = run(command)
+            result = run(commands[name])
             if number:
                 found[name].append(result)
     return found
