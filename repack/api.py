@@ -23,7 +23,7 @@ def convert_file(
     """Convert the Q6_K tensors of a GGUF model into a sidecar.
 
     model: the GGUF, or the first shard of a split model. include, exclude: regular expressions searched in tensor
-    names. threads: packing threads, 0 for one fewer than the processors (at most 3). force: replace an existing
+    names. threads: packing threads, 0 for one fewer than the processors (at most 4). force: replace an existing
     `out`. progress: called with the native bytes done so far.
 
     Raises `repack.DplError`: `Damaged` (input damaged or unsupported), `NothingToDo` (no Q6_K tensor selected),

@@ -20,6 +20,8 @@ class Chunk:
     tensor: int
     row: int
     rows: int
+    stream: int
+    """Of all chunks with this number those of one tensor come first, then those of the next."""
 
 
 class Slot:
@@ -43,12 +45,28 @@ class Slot:
         return _shaped(self._dpl, rows, layout.row_stride(n))
 
 
-def chunks_of(entries: Sequence[Entry]) -> Iterator[Chunk]:
-    """All rows of all tensors that have any bytes, in order."""
-    for index, entry in enumerate(entries):
+def chunks_of(entries: Sequence[Entry], streams: int) -> Iterator[Chunk]:
+    """All rows of all tensors that have any bytes: of `streams` tensors in turn, each in order.
+
+    A digest takes the chunks of its tensor one after the other; two tensors' digests can be made at the same time.
+    """
+    tensors = iter(enumerate(entries))
+    lines = [_line(tensors, stream) for stream in range(streams)]
+    while lines:
+        for line in tuple(lines):
+            chunk = next(line, None)
+            if chunk is None:
+                lines.remove(line)
+            else:
+                yield chunk
+
+
+def _line(tensors: Iterator[tuple[int, Entry]], stream: int) -> Iterator[Chunk]:
+    """Tensor after tensor, each the next that no other line has begun."""
+    for index, entry in tensors:
         step = rows_per_chunk(layout.BLOCK_BYTES * entry.n)
         for row in range(0, entry.rows if entry.n else 0, step):
-            yield Chunk(index, row, min(step, entry.rows - row))
+            yield Chunk(index, row, min(step, entry.rows - row), stream)
 
 
 def slots_for(entries: Sequence[Entry], count: int) -> list[Slot]:

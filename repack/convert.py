@@ -2,13 +2,12 @@
 
 worker threads   read a chunk, pack it, write it, read it back from the file, unpack that and compare it with the
                  source's bytes; count unusual d
-one thread       SHA-256 of the sidecar's bytes as read back, in file order
+one thread, two where there are processors: SHA-256 of the sidecar's bytes as read back
 calling thread   hands out chunks (`repack.pipeline`)
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Callable
@@ -19,12 +18,13 @@ from pathlib import Path
 
 from repack import layout
 from repack.chunks import Chunk, Slot, chunks_of, slots_for
+from repack.digests import Digests
 from repack.errors import Damaged, EnvironmentFailure, shown
 from repack.files import open_input, read_into, stamp
 from repack.gguf_index import header_sha256
 from repack.manifest import Entry, Manifest, Source
 from repack.output import OutputFile
-from repack.pipeline import pump, worker_threads
+from repack.pipeline import digest_threads, pump, worker_threads
 from repack.plan import Plan, as_entry
 from repack.rows import count_unusual_d, pack_rows, same_bytes, unpack_rows
 from repack.sidecar import encode_header, read_header, tensor_offsets
@@ -57,7 +57,7 @@ def convert(
 ) -> Conversion:
     """Write the sidecar of a planned model.
 
-    threads: packing threads, 0 for one fewer than the processors (at most 3). force: replace an existing file. The
+    threads: packing threads, 0 for one fewer than the processors (at most 4). force: replace an existing file. The
     output depends on neither. Raises Damaged if a source cannot be read as indexed, EnvironmentFailure on a full disk
     or an I/O error, UsageError if `out` cannot be an output; nothing is left under `out` or beside it then.
     """
@@ -143,12 +143,12 @@ class _Job:
 def _pump(job: _Job, threads: int, progress: Progress) -> list[Entry]:
     """Drive all chunks through the pipeline; returns the finished entries."""
     tensors = job.draft.tensors
-    digests = [hashlib.sha256() for _ in tensors]
+    streams = digest_threads(threads)
     nonfinite, zero = [0] * len(tensors), [0] * len(tensors)
     done = 0
     flushing: Future[None] | None = None
     flushed = 0
-    with ThreadPoolExecutor(1, "sha") as hasher, ThreadPoolExecutor(1, "flush") as flusher:
+    with Digests(tensors, streams) as digests, ThreadPoolExecutor(1, "flush") as flusher:
 
         def finish(chunk: Chunk, slot: Slot, counts: tuple[int, int]) -> Future[None]:
             nonlocal done, flushed, flushing
@@ -161,14 +161,15 @@ def _pump(job: _Job, threads: int, progress: Progress) -> list[Entry]:
                 if flushing is not None:
                     flushing.result()
                 flushing, flushed = flusher.submit(job.output.flush), done
-            return hasher.submit(digests[chunk.tensor].update, slot.dpl(chunk.rows, entry.n).data)
+            return digests.feed(chunk, slot.dpl(chunk.rows, entry.n))
 
-        pump(chunks_of(tensors), slots_for(tensors, threads + 2), job.run, finish, threads)
+        slots = slots_for(tensors, threads + streams + 1)
+        pump(chunks_of(tensors, streams), slots, job.run, finish, threads)
         if flushing is not None:
             flushing.result()
     return [
-        replace(entry, sha256=digest.hexdigest(), nonfinite_d=bad, zero_d=none)
-        for entry, digest, bad, none in zip(tensors, digests, nonfinite, zero, strict=True)
+        replace(entry, sha256=digest, nonfinite_d=bad, zero_d=none)
+        for entry, digest, bad, none in zip(tensors, digests.in_hex(), nonfinite, zero, strict=True)
     ]
 
 

@@ -1,6 +1,6 @@
 """A bounded pipeline over chunks: parallel work, then ordered digests, over a ring of buffers.
 
-SHA-256 is sequential over a tensor, so one thread feeds it in file order, while any number of threads work on later
+SHA-256 is sequential over a tensor, so one thread feeds it in order, while any number of threads work on later
 chunks. Memory is the ring: as many slots as chunks may be in flight.
 """
 
@@ -23,8 +23,13 @@ CHUNK_BYTES = 2 << 20
 
 
 def worker_threads(wanted: int, busy: int = 0) -> int:
-    """`wanted`, or if that is 0 as many as there are processors, at most 4, without `busy` that have other work."""
-    return wanted or max(1, min(os.cpu_count() or 1, 4) - busy)
+    """`wanted`, or if that is 0 as many as there are processors without `busy` that have other work; at most 4."""
+    return wanted or max(1, min((os.cpu_count() or 1) - busy, 4))
+
+
+def digest_threads(workers: int) -> int:
+    """How many digests to make at a time: one keeps up with two workers."""
+    return 1 if workers <= 2 else 2
 
 
 def rows_per_chunk(native_row_bytes: int) -> int:

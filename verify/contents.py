@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import numpy as np
 
 from repack import layout
 from repack.chunks import Chunk, Slot, chunks_of, slots_for
+from repack.digests import Digests
 from repack.errors import Damaged, Differs, DplError, shown
-from repack.pipeline import pump
+from repack.pipeline import digest_threads, pump
 from repack.rows import count_unusual_d, same_bytes, unpack_rows
 from verify.pairs import Files, Pair, row_name
 from verify.verdict import Verdict
@@ -44,13 +44,14 @@ def check_contents(
 ) -> None:
     """Stages digests, bytes and padding for every row of every pair, whatever was found before."""
     found = [_Found() for _ in pairs]
-    digests = [hashlib.sha256() for _ in pairs]
+    entries = [pair.entry for pair in pairs]
+    streams = digest_threads(threads)
     done = 0
 
     def work(chunk: Chunk, slot: Slot) -> _Found:
         return _examine(pairs[chunk.tensor], chunk, slot, files)
 
-    with ThreadPoolExecutor(1, "sha") as hasher:
+    with Digests(entries, streams) as digests:
 
         def finish(chunk: Chunk, slot: Slot, more: _Found) -> Future[None]:
             nonlocal done
@@ -61,12 +62,11 @@ def check_contents(
                 verdict.bytes_compared += chunk.rows * pair.entry.n * layout.BLOCK_BYTES
             done += dpl.size
             progress(done)
-            return hasher.submit(digests[chunk.tensor].update, dpl.data)
+            return digests.feed(chunk, dpl)
 
-        entries = [pair.entry for pair in pairs]
-        pump(chunks_of(entries), slots_for(entries, threads + 2), work, finish, threads)
-    for pair, facts, digest in zip(pairs, found, digests, strict=True):
-        _conclude(pair, facts, digest.hexdigest(), files, verdict)
+        pump(chunks_of(entries, streams), slots_for(entries, threads + streams + 1), work, finish, threads)
+    for pair, facts, digest in zip(pairs, found, digests.in_hex(), strict=True):
+        _conclude(pair, facts, digest, files, verdict)
 
 
 def _examine(pair: Pair, chunk: Chunk, slot: Slot, files: Files) -> _Found:

@@ -31,8 +31,8 @@ from verify.pairs import Files, Pair, row_name
 from verify.verdict import Decoded, Verdict
 
 Bits = npt.NDArray[np.uint32]
-_STEP_WEIGHTS = 1 << 19
-"""Weights that are looked at together: some 20 MB of memory for each thread."""
+_STEP_WEIGHTS = 1 << 17
+"""Weights that are looked at together: some 15 MB of memory for each thread."""
 
 CheckTensor = Callable[[TensorRows, Sequence[Activations], Sequence[Form]], TensorResult]
 
