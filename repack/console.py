@@ -56,18 +56,14 @@ class Console:
         """Show a table; columns whose index is in `right` are aligned to the right. Cells are never cut."""
         if self._quiet:
             return
-        from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - 30 ms that --help need not pay
+        if not self._tables_to.isatty():
+            _write(self._tables_to, "\n" + _columns([header, *rows], right))
+            return
+        from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - 0.1 s that a log need not pay
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
-        box = SIMPLE_HEAD if self._tables_to.isatty() else None  # a log needs no lines, and stays ASCII
-        table = Table(
-            box=box,
-            padding=(0, 3, 0, 0) if box is None else (0, 1),
-            show_edge=False,
-            pad_edge=False,
-            header_style="bold",
-        )
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1), show_edge=False, pad_edge=False, header_style="bold")
         for index, name in enumerate(header):
             table.add_column(name, justify="right" if index in right else "left", overflow="fold")
         for row in rows:
@@ -78,25 +74,38 @@ class Console:
         """Show the one line that says how it ended."""
         if self._quiet:
             return
+        if not self._tables_to.isatty():
+            _write(self._tables_to, f"\n{text}\n")
+            return
         from rich.text import Text  # noqa: PLC0415
 
         self._rich(Text(text, style="bold green" if good else "bold red"))
 
     def _rich(self, thing: Any) -> None:
-        """Let rich draw something as the stream allows, after an empty line; without a terminal as wide as it gets."""
+        """Let rich draw something as the terminal allows, after an empty line."""
         from rich.console import Console as Rich  # noqa: PLC0415
 
-        out = self._tables_to
-        rich = Rich(file=out, width=None if out.isatty() else 1 << 16, markup=False, emoji=False, highlight=False)
+        rich = Rich(file=self._tables_to, markup=False, emoji=False, highlight=False)
         with rich.capture() as page:  # rich would end the process if the reader has gone
             rich.print(thing)
-        _write(out, "\n" + "".join(f"{line.rstrip()}\n" for line in page.get().splitlines()))
+        _write(self._tables_to, "\n" + "".join(f"{line.rstrip()}\n" for line in page.get().splitlines()))
 
     def meter(self, label: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
         """Progress over `total` bytes: a bar in a terminal, else a line every few seconds. Yields the callback."""
         if self._quiet or not total:
             return contextlib.nullcontext(lambda _: None)
         return _bar(label, total) if sys.stderr.isatty() else _lines(label, total)
+
+
+def _columns(lines: Sequence[Sequence[str]], right: Sequence[int]) -> str:
+    """A table for a log: no lines, nothing cut."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = []
+    for line in lines:
+        cells = enumerate(zip(line, widths, strict=True))
+        row = [cell.rjust(width) if at in right else cell.ljust(width) for at, (cell, width) in cells]
+        text.append("   ".join(row).rstrip() + "\n")
+    return "".join(text)
 
 
 def error_line(error: object) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from repack import layout
-from repack.errors import Damaged, NothingToDo, UsageError, shown
+from repack.errors import Damaged, NothingToDo, shown
 from repack.gguf_index import GGUFIndex, Tensor, read_index, type_name
 from repack.manifest import Q6_K, RESERVED_NAME, Entry, Skipped
+from repack.patterns import compiled
 
 MAX_ROW_BYTES = 8 << 20
 """Longest native row converted: ten million weights. Memory is bounded by a few rows, so rows are bounded too."""
@@ -85,18 +85,6 @@ def as_entry(tensor: Tensor) -> Entry:
     """The manifest's entry of a tensor, with the largest counts possible and the digest still to be made."""
     blocks = tensor.rows * (tensor.ne[0] // layout.BLOCK_WEIGHTS)
     return Entry(tensor.name, tensor.ne, tensor.shard, tensor.offset, "0" * 64, blocks, blocks)
-
-
-def compiled(patterns: Sequence[str], option: str) -> list[re.Pattern[str]]:
-    """Compile the patterns of a command-line option. Raises UsageError if one is no regular expression."""
-    done = []
-    for pattern in patterns:
-        try:
-            pattern.encode()
-            done.append(re.compile(pattern))
-        except (re.error, ValueError, OverflowError, RecursionError) as error:
-            raise UsageError(f"--{option} {shown(pattern)} is no regular expression ({error})") from None
-    return done
 
 
 def _check_supported(tensor: Tensor, index: GGUFIndex) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +15,10 @@ import numpy.typing as npt
 from repack import layout
 from repack.errors import shown
 from repack.files import open_input, read_into
-from repack.gguf_index import GGUFIndex, Tensor
 from repack.manifest import Entry
+
+if TYPE_CHECKING:
+    from repack.gguf_index import GGUFIndex, Tensor
 from repack.rows import Bytes, unpack_rows
 
 

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repack.errors import DplError, EnvironmentFailure, NothingToDo, UsageError
-from repack.gguf_index import GGUFIndex, read_index
 from repack.pipeline import worker_threads
 from repack.sidecar import tensor_offsets
-from verify.checks import check_selection, check_sidecar, check_source
+from verify.checks import check_sidecar
 from verify.contents import check_contents
 from verify.forms import FORM_NAMES
 from verify.pairs import Files, Pair, opened
@@ -23,6 +22,7 @@ from verify.provenance import check_provenance
 from verify.verdict import STAGES, Status, Verdict
 
 if TYPE_CHECKING:
+    from repack.gguf_index import GGUFIndex
     from verify.device import DeviceInfo
 
 Meter = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
@@ -67,7 +67,7 @@ def verify(model: Path | None, sidecar: Path, options: Options, meter: Meter) ->
     try:
         gpu = _find_gpu(options, verdict, model)
         stage = "source"
-        index = None if model is None else read_index(model)
+        index = None if model is None else _index(model)
         stage = "container"
         with opened(sidecar, index) as files:
             _run_stages(index, files, options, gpu, meter, verdict)
@@ -78,6 +78,12 @@ def verify(model: Path | None, sidecar: Path, options: Options, meter: Meter) ->
     _fill_in(verdict, model)
     verdict.seconds = time.perf_counter() - started
     return verdict
+
+
+def _index(model: Path) -> GGUFIndex:
+    from repack.gguf_index import read_index  # noqa: PLC0415 - of no use without a model
+
+    return read_index(model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +132,8 @@ def _run_stages(
     manifest, data_start = header
     comparable = {}
     if index is not None:
+        from verify.selection import check_selection, check_source  # noqa: PLC0415 - of no use without a model
+
         comparable = check_selection(manifest, index, files.sidecar_name, verdict)
         check_source(manifest, index, files, verdict)
     offsets = tensor_offsets(manifest)

@@ -20,7 +20,7 @@ from repack.plan import as_entry, make_plan
 from repack.sidecar import Sidecar
 from tests.build import dpl_by_hand
 from tests.hostile import sidecars
-from verify import checks
+from verify import checks, selection
 from verify.contents import check_contents
 from verify.pairs import Pair, opened
 from verify.verdict import Status, Verdict
@@ -91,8 +91,8 @@ def verify_checks(data: bytes) -> None:
                 assert verdict.exit_code == 3
                 return
             manifest, start = header
-            comparable = checks.check_selection(manifest, _INDEX, "sidecar", verdict)
-            checks.check_source(manifest, _INDEX, files, verdict)
+            comparable = selection.check_selection(manifest, _INDEX, "sidecar", verdict)
+            selection.check_source(manifest, _INDEX, files, verdict)
             pairs, offset = [], start
             for entry in manifest.tensors:
                 pairs.append(Pair(entry, offset, comparable.get(entry.name)))

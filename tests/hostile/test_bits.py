@@ -20,9 +20,10 @@ from repack.sidecar import tensor_offsets
 from tests.build import Model, q6_k_tensor
 from tests.hostile.calls import call
 from tests.hostile.sidecars import sidecar_of, write_pair
-from verify.checks import check_selection, check_sidecar, check_source
+from verify.checks import check_sidecar
 from verify.contents import check_contents
 from verify.pairs import Files, Pair, opened
+from verify.selection import check_selection, check_source
 from verify.verdict import Status, Verdict
 
 MODEL = Model([q6_k_tensor("a", (256, 1), 1), q6_k_tensor("c", (512, 1), 2)])
@@ -68,7 +69,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    for room in ("verify.contents", "repack.pipeline"):
+    for room in ("repack.digests", "repack.pipeline"):
         monkeypatch.setattr(f"{room}.ThreadPoolExecutor", Inline)
     made = Bench(tmp_path)
     yield made
