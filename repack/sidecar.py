@@ -31,7 +31,6 @@ import numpy.typing as npt
 from repack import layout
 from repack.errors import Damaged, os_failure, shown
 from repack.files import open_input, read_bytes
-from repack.ggml import dequantize_q6_k
 from repack.manifest import RESERVED_NAME, Entry, Manifest, from_json, to_json
 from repack.rows import Bytes, plane, unpack_rows
 from repack.strict_json import canonical
@@ -121,6 +120,8 @@ class SidecarTensor:
         return native
 
     def _weights(self, rows: Bytes) -> npt.NDArray[np.float32]:
+        from repack.ggml import dequantize_q6_k  # noqa: PLC0415 - 20 ms that readers of bytes need not pay
+
         return dequantize_q6_k(self._native(rows))
 
 
