@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from repack.errors import EnvironmentFailure as EnvironmentFailure
     from repack.errors import NothingToDo as NothingToDo
     from repack.errors import UsageError as UsageError
-    from repack.manifest import Entry as Entry
-    from repack.manifest import Manifest as Manifest
     from repack.plan import Ledger as Ledger
     from repack.plan import Plan as Plan
     from repack.plan import make_plan as make_plan
-    from repack.sidecar import Planes as Planes
-    from repack.sidecar import Sidecar as Sidecar
-    from repack.sidecar import SidecarTensor as SidecarTensor
+    from repack.sidecar.manifest import Entry as Entry
+    from repack.sidecar.manifest import Manifest as Manifest
+    from repack.sidecar.reader import Planes as Planes
+    from repack.sidecar.reader import Sidecar as Sidecar
+    from repack.sidecar.reader import SidecarTensor as SidecarTensor
 
 _HOMES = {
     "api": ("convert_file", "open_sidecar"),

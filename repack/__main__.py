@@ -1,5 +1,5 @@
 """`python -m repack`."""
 
-from repack.cli import main
+from repack.command.main import main
 
 main()

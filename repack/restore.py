@@ -21,13 +21,13 @@ from gguf.gguf_writer import WriterState
 
 from repack import layout
 from repack.errors import Damaged, os_failure, shown
-from repack.files import open_input, read_into
-from repack.manifest import Entry, Manifest
-from repack.output import OutputFile
-from repack.pipeline import rows_per_chunk
+from repack.files.output import OutputFile
+from repack.files.pipeline import rows_per_chunk
+from repack.files.reading import open_input, read_into
+from repack.files.signals import check
 from repack.rows import unpack_rows
-from repack.sidecar import read_header, tensor_offsets
-from repack.signals import check
+from repack.sidecar.manifest import Entry, Manifest
+from repack.sidecar.reader import read_header, tensor_offsets
 
 Progress = Callable[[int], None]
 """Called with the number of native bytes that are done."""

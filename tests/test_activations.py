@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from verify.activations import Activations, adversarial, pack_plain, pack_quarters, seeded
+from verify.contract.activations import Activations, adversarial, pack_plain, pack_quarters, seeded
 
 
 def test_seeded_is_reproducible_and_frozen() -> None:

@@ -7,10 +7,10 @@ import hashlib
 import numpy as np
 import pytest
 
-from repack.chunks import Chunk, chunks_of
-from repack.digests import Digests
-from repack.manifest import Entry
-from repack.pipeline import CHUNK_BYTES
+from repack.files.chunks import Chunk, chunks_of
+from repack.files.digests import Digests
+from repack.files.pipeline import CHUNK_BYTES
+from repack.sidecar.manifest import Entry
 
 LONG = 2 * CHUNK_BYTES // 210 + 1  # rows of one super-block: three chunks
 SHAPES = [(256, LONG), (256, 0), (512, 3), (256, LONG), (0, 7), (256, 1), (256, 2 * LONG)]

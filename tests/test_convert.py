@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from repack.api import convert_file, open_sidecar
 from repack.convert import convert
 from repack.errors import Damaged, EnvironmentFailure, NothingToDo, UsageError
-from repack.output import OutputFile
+from repack.files.output import OutputFile
 from repack.plan import make_plan
 from tests import independent
 from tests.build import Q8_0, Model, T, dpl_by_hand, q6_k, q6_k_tensor, write_synthetic
@@ -88,7 +88,7 @@ def test_stock_safetensors_opens_it_in_torch(pair: tuple[Path, Path]) -> None:
 
 
 def test_runs_and_threads_do_not_change_a_byte(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("repack.pipeline.CHUNK_BYTES", 1000)  # many chunks
+    monkeypatch.setattr("repack.files.pipeline.CHUNK_BYTES", 1000)  # many chunks
     plan = make_plan(model)
     digests = set()
     for threads in (1, 1, 2, 4, 9):

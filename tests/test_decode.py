@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 from repack.errors import EnvironmentFailure
-from repack.manifest import Entry
-from repack.sidecar import Sidecar
+from repack.sidecar.manifest import Entry
+from repack.sidecar.reader import Sidecar
 from tests.build import Q6_K, Model, T, q6_k
 from tests.test_verify import dpl_byte, flip, judge
-from verify.activations import Activations
-from verify.bandwidth import ShapeTimings, Timing
-from verify.benchmark import Use, token_milliseconds, uses
-from verify.decode import CheckTensor, Request, decoding
-from verify.emulation import decode_forms
-from verify.findings import ByteDifference, Output, Seconds, TensorResult, TensorRows
-from verify.forms import FORM_NAMES, LOOP, Form
+from verify.contract.activations import Activations
+from verify.contract.emulation import decode_forms
+from verify.contract.forms import FORM_NAMES, LOOP, Form
+from verify.gpu.findings import ByteDifference, Output, Seconds, TensorResult, TensorRows
+from verify.gpu.timing import ShapeTimings, Timing
 from verify.pairs import Pair, opened
 from verify.run import Options
+from verify.stages.bandwidth import Use, token_milliseconds, uses
+from verify.stages.decode import CheckTensor, Request, decoding
 from verify.verdict import Status, Verdict
 
 FilesPair = tuple[Path, Path]
@@ -43,7 +43,7 @@ def emulating(change: Callable[[TensorResult], TensorResult] = lambda result: re
 
 @contextlib.contextmanager
 def decoded(pair: FilesPair, gpu: CheckTensor | None, rows: int | None = 4) -> Iterator[Verdict]:
-    from repack.gguf_index import read_index
+    from repack.gguf.index import read_index
 
     index = read_index(pair[0])
     sources = {tensor.name: tensor for tensor in index.tensors}
@@ -131,7 +131,7 @@ def test_a_required_gpu_that_is_not_there(pair: FilesPair, monkeypatch: pytest.M
     def none(device: int | None = None) -> None:
         raise EnvironmentFailure("no usable GPU", hint="look at nvidia-smi")
 
-    monkeypatch.setattr("verify.device.preflight", none)
+    monkeypatch.setattr("verify.gpu.device.preflight", none)
     for options in (Options(require_gpu=True), Options(device="gpu"), Options(device="3")):
         verdict = judge(*pair, options)
         assert verdict.exit_code == 4

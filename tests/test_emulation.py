@@ -9,9 +9,9 @@ import pytest
 
 from repack.rows import Bytes
 from tests.q6k_rows import EDGE_D, edge_rows, random_rows, set_d
-from verify.activations import Activations, adversarial, seeded
-from verify.emulation import Floats, as_bits, decode, decode_digest, decode_forms, group_sums
-from verify.forms import LOOP, PF, Form, forms_for, row_form
+from verify.contract.activations import Activations, adversarial, seeded
+from verify.contract.emulation import Floats, as_bits, decode, decode_digest, decode_forms, group_sums
+from verify.contract.forms import LOOP, PF, Form, forms_for, row_form
 
 SIZES = [1, 2, 3, 5, 7, 8, 16, 20, 54, 56, 74]
 
@@ -151,7 +151,7 @@ def test_group_sums_are_exact_integers_at_the_edges() -> None:
 def test_chunks_do_not_change_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     native, vectors = random_rows(37, 3), [seeded(3, 1)]
     whole = decode(native, 3, vectors, LOOP)
-    monkeypatch.setattr("verify.emulation._CHUNK_BLOCKS", 12)
+    monkeypatch.setattr("verify.contract.emulation._CHUNK_BLOCKS", 12)
     np.testing.assert_array_equal(decode(native, 3, vectors, LOOP), whole)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from verify.forms import LOOP, PF, PLANS, Form, forms_for, pf_applies, row_form
+from verify.contract.forms import LOOP, PF, PLANS, Form, forms_for, pf_applies, row_form
 
 ROWS = [1, 7, 512, 1024, 2048, 2560, 4096, 16_384, 32_768, 152_064]
 

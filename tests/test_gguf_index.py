@@ -9,7 +9,7 @@ import gguf
 import pytest
 
 from repack.errors import Damaged, UsageError
-from repack.gguf_index import header_sha256, read_index, type_name
+from repack.gguf.index import header_sha256, read_index, type_name
 from tests.build import ARRAY, F32_TENSOR, I32, Q8_0, STRING, U8, U16, U32, Model, T, pair, q6_k_tensor, scalar, string
 from tests.conftest import mixed_model
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from verify import kernels
-from verify.bandwidth import READERS
-from verify.forms import Form, row_form
+from verify.contract.forms import Form, row_form
+from verify.gpu.timing import READERS
 
 cupy = pytest.importorskip("cupy", reason="needs cupy and nvidia-cuda-nvrtc, but no GPU")
 nvrtc = cupy.cuda.nvrtc

@@ -14,9 +14,9 @@ import pytest
 from repack.layout import row_stride
 from repack.rows import Bytes
 from tests.q6k_rows import edge_rows, packed, padded, random_rows
-from verify.activations import adversarial, pack_plain, pack_quarters, seeded
-from verify.emulation import as_bits, decode
-from verify.forms import LAYOUTS, LOOP, PF, Form, pf_applies, row_form
+from verify.contract.activations import adversarial, pack_plain, pack_quarters, seeded
+from verify.contract.emulation import as_bits, decode
+from verify.contract.forms import LAYOUTS, LOOP, PF, Form, pf_applies, row_form
 from verify.kernels import source
 
 GXX = shutil.which("g++")

@@ -11,8 +11,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from repack.api import convert_file
+from repack.command.report_files import prepare
 from repack.errors import EnvironmentFailure, UsageError
-from repack.report_files import prepare
 from tests.build import Model
 from tests.reporting import ENVIRONMENT, call, damage, tensors
 

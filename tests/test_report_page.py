@@ -11,12 +11,12 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from repack.console import Console
+from repack.command.console import Console
 from repack.errors import Differs, EnvironmentFailure
-from repack.manifest import Entry
+from repack.sidecar.manifest import Entry
 from tests.reporting import HOSTILE, check_schema
 from tests.test_report import check_counts
-from verify.bandwidth import ShapeTimings, Timing
+from verify.gpu.timing import ShapeTimings, Timing
 from verify.reports.as_json import to_json
 from verify.reports.junit import to_junit
 from verify.reports.markdown import to_markdown

@@ -7,13 +7,13 @@ import json
 import pytest
 
 from tests.reporting import check_schema
-from verify import benchmark
-from verify.bandwidth import ShapeTimings, Timing
-from verify.benchmark import Use
+from verify.gpu.timing import ShapeTimings, Timing
 from verify.reports.as_json import to_json
 from verify.reports.markdown import to_markdown
 from verify.reports.page import to_html
 from verify.reports.speeds import gain_rows, timing_rows, token_line
+from verify.stages import bandwidth as benchmark
+from verify.stages.bandwidth import Use
 from verify.verdict import Verdict
 
 

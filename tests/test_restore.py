@@ -15,9 +15,9 @@ import pytest
 
 import repack.restore
 from repack import Damaged, UsageError, convert_file, open_sidecar
-from repack.manifest import Q6_K, Manifest
 from repack.restore import restore
-from repack.sidecar import read_header
+from repack.sidecar.manifest import Q6_K, Manifest
+from repack.sidecar.reader import read_header
 from tests import independent
 from tests.build import STRING, Model, T, pair, q6_k_tensor
 from tests.conftest import mixed_model

@@ -13,9 +13,9 @@ from repack.api import convert_file
 from tests import independent
 from tests.build import Q6_K, STRING, Model, T, pair, q6_k, q6_k_tensor
 from tests.conftest import mixed_model
-from verify import oracle
-from verify.contents import place_in_block
+from verify.contract import oracle
 from verify.run import Options, verify
+from verify.stages.contents import place_in_block
 from verify.verdict import STAGES, Status, Verdict
 
 Pair = tuple[Path, Path]

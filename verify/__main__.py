@@ -1,5 +1,5 @@
 """`python -m verify`."""
 
-from verify.cli import main
+from verify.command import main
 
 main()

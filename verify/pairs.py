@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from repack import layout
 from repack.errors import shown
-from repack.files import open_input, read_into
-from repack.manifest import Entry
+from repack.files.reading import open_input, read_into
+from repack.sidecar.manifest import Entry
 
 if TYPE_CHECKING:
-    from repack.gguf_index import GGUFIndex, Tensor
+    from repack.gguf.index import GGUFIndex, Tensor
 from repack.rows import Bytes, unpack_rows
 
 

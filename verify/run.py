@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repack.errors import DplError, EnvironmentFailure, NothingToDo, UsageError
-from repack.pipeline import worker_threads
-from repack.sidecar import tensor_offsets
-from verify.checks import check_sidecar
-from verify.contents import check_contents
-from verify.forms import FORM_NAMES
+from repack.files.pipeline import worker_threads
+from repack.sidecar.reader import tensor_offsets
+from verify.contract.forms import FORM_NAMES
 from verify.pairs import Files, Pair, opened
-from verify.provenance import check_provenance
+from verify.stages.contents import check_contents
+from verify.stages.header import check_sidecar
+from verify.stages.provenance import check_provenance
 from verify.verdict import STAGES, Status, Verdict
 
 if TYPE_CHECKING:
-    from repack.gguf_index import GGUFIndex
-    from verify.device import DeviceInfo
+    from repack.gguf.index import GGUFIndex
+    from verify.gpu.device import DeviceInfo
 
 Meter = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 """Makes a progress display: label and total bytes to a context manager that yields a callback for bytes done."""
@@ -81,7 +81,7 @@ def verify(model: Path | None, sidecar: Path, options: Options, meter: Meter) ->
 
 
 def _index(model: Path) -> GGUFIndex:
-    from repack.gguf_index import read_index  # noqa: PLC0415 - of no use without a model
+    from repack.gguf.index import read_index  # noqa: PLC0415 - of no use without a model
 
     return read_index(model)
 
@@ -109,7 +109,7 @@ def _find_gpu(options: Options, verdict: Verdict, model: Path | None) -> _Gpu:
         if options.require_gpu:
             raise UsageError("--device cpu and --require-gpu contradict each other")
         return _no_gpu("--device cpu")
-    from verify.device import preflight  # noqa: PLC0415 - here, so that it costs nothing without a model
+    from verify.gpu.device import preflight  # noqa: PLC0415 - here, so that it costs nothing without a model
 
     try:
         info = preflight(int(options.device) if options.device.isdigit() else None)
@@ -132,7 +132,7 @@ def _run_stages(
     manifest, data_start = header
     comparable = {}
     if index is not None:
-        from verify.selection import check_selection, check_source  # noqa: PLC0415 - of no use without a model
+        from verify.stages.selection import check_selection, check_source  # noqa: PLC0415 - of no use without a model
 
         comparable = check_selection(manifest, index, files.sidecar_name, verdict)
         check_source(manifest, index, files, verdict)
@@ -157,7 +157,7 @@ def _run_stages(
     elif not options.bench:
         verdict.skipped("bandwidth", "--no-bench")
     else:
-        from verify.benchmark import check_bandwidth, uses  # noqa: PLC0415 - of no use without a GPU
+        from verify.stages.bandwidth import check_bandwidth, uses  # noqa: PLC0415 - of no use without a GPU
 
         check_bandwidth(uses([pair.entry for pair in pairs], index.metadata), gpu.info.l2_bytes, verdict)
 
@@ -165,11 +165,11 @@ def _run_stages(
 def _decoding(
     pairs: Sequence[Pair], files: Files, options: Options, gpu: _Gpu, verdict: Verdict
 ) -> AbstractContextManager[None]:
-    from verify.decode import Request, decoding  # noqa: PLC0415 - of no use without a model
+    from verify.stages.decode import Request, decoding  # noqa: PLC0415 - of no use without a model
 
     check = None
     if gpu.info is not None:
-        from verify.gpu import check_tensor  # noqa: PLC0415
+        from verify.gpu.tensor import check_tensor  # noqa: PLC0415
 
         check = check_tensor
     threads = worker_threads(options.threads)

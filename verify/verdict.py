@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from repack.errors import PROVEN, Damaged, Differs, DplError, EnvironmentFailure, NothingToDo, UsageError
 
 if TYPE_CHECKING:
-    from repack.manifest import Entry
-    from verify.bandwidth import ShapeTimings
-    from verify.benchmark import Use
+    from repack.sidecar.manifest import Entry
+    from verify.gpu.timing import ShapeTimings
+    from verify.stages.bandwidth import Use
 
 STAGES = (
     "container",
@@ -122,7 +122,7 @@ class Verdict:
     @property
     def environment(self) -> dict[str, str]:
         """What this process runs on: versions of this tool, Python, NumPy and gguf, and `gpu`."""
-        from verify.environment import versions  # noqa: PLC0415 - 50 ms, for the reports alone
+        from verify.gpu.environment import versions  # noqa: PLC0415 - 50 ms, for the reports alone
 
         return versions() | self.gpu
 

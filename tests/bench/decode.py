@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from verify.bandwidth import READ, READERS, STAGED, WAITING, ShapeTimings, measure
-from verify.dependent import can_launch_dependent
-from verify.device import can_stage, preflight
-from verify.forms import LAYOUTS, REGISTERS, WARP, Form, row_form
+from verify.contract.forms import LAYOUTS, REGISTERS, WARP, Form, row_form
+from verify.gpu.dependent import can_launch_dependent
+from verify.gpu.device import can_stage, preflight
+from verify.gpu.timing import READ, READERS, STAGED, WAITING, ShapeTimings, measure
 
 SHAPES = [
     (5120, 13824),

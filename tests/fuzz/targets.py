@@ -15,14 +15,15 @@ from pathlib import Path
 from safetensors import deserialize
 
 from repack.errors import DplError
-from repack.gguf_index import header_sha256, read_index
+from repack.gguf.index import header_sha256, read_index
 from repack.plan import as_entry, make_plan
-from repack.sidecar import Sidecar
+from repack.sidecar.reader import Sidecar
 from tests.build import dpl_by_hand
 from tests.hostile import sidecars
-from verify import checks, selection
-from verify.contents import check_contents
 from verify.pairs import Pair, opened
+from verify.stages import header as checks
+from verify.stages import selection
+from verify.stages.contents import check_contents
 from verify.verdict import Status, Verdict
 
 MODEL = sidecars.tiny_model()

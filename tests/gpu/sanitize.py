@@ -12,11 +12,11 @@ import numpy as np
 
 from tests.gpu.test_decode import extra_forms, rows_of
 from tests.q6k_rows import random_rows
-from verify.activations import pack_quarters, seeded
-from verify.bandwidth import READERS
-from verify.device import can_stage, decoder, preflight, tool
-from verify.forms import forms_for
-from verify.gpu import check_tensor
+from verify.contract.activations import pack_quarters, seeded
+from verify.contract.forms import forms_for
+from verify.gpu.device import can_stage, decoder, preflight, tool
+from verify.gpu.tensor import check_tensor
+from verify.gpu.timing import READERS
 
 
 def main() -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from verify.bandwidth import all_variants, measure
-from verify.device import preflight
-from verify.forms import Form
+from verify.contract.forms import Form
+from verify.gpu.device import preflight
+from verify.gpu.timing import all_variants, measure
 
 pytest.importorskip("cupy")
 pytestmark = pytest.mark.gpu

@@ -13,13 +13,13 @@ from repack.layout import FIELDS, PADDED_BLOCK_BYTES, pad_start, row_stride
 from repack.rows import Bytes
 from tests.q6k_rows import EDGE_D, edge_rows, packed, random_rows, set_d
 from verify import kernels
-from verify.activations import Activations, adversarial, pack_plain, pack_quarters, seeded
-from verify.device import DeviceInfo, can_stage, decoder, preflight
-from verify.emulation import as_bits, decode_digest, decode_forms
-from verify.findings import UNWRITTEN, ByteDifference, Output, Results, TensorResult, TensorRows
-from verify.forms import LOOP, PF, Form, forms_for, row_form
-from verify.gpu import check_tensor
-from verify.stage import Stage
+from verify.contract.activations import Activations, adversarial, pack_plain, pack_quarters, seeded
+from verify.contract.emulation import as_bits, decode_digest, decode_forms
+from verify.contract.forms import LOOP, PF, Form, forms_for, row_form
+from verify.gpu.device import DeviceInfo, can_stage, decoder, preflight
+from verify.gpu.findings import UNWRITTEN, ByteDifference, Output, Results, TensorResult, TensorRows
+from verify.gpu.stage import Stage
+from verify.gpu.tensor import check_tensor
 
 cupy = pytest.importorskip("cupy")
 pytestmark = pytest.mark.gpu

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.q6k_rows import packed, random_rows
-from verify.activations import pack_quarters, seeded
-from verify.bandwidth import READERS, measure
-from verify.dependent import can_launch_dependent
-from verify.device import decoder, preflight
-from verify.forms import Form, row_form
+from verify.contract.activations import pack_quarters, seeded
+from verify.contract.forms import Form, row_form
+from verify.gpu.dependent import can_launch_dependent
+from verify.gpu.device import decoder, preflight
+from verify.gpu.timing import READERS, measure
 
 cupy = pytest.importorskip("cupy")
 pytest.importorskip("cuda.bindings.driver")

@@ -7,10 +7,10 @@ import pytest
 
 from tests.gpu.test_decode import assert_same_as_cpu, rows_of
 from tests.q6k_rows import random_rows
-from verify.activations import seeded
-from verify.device import preflight
-from verify.forms import forms_for
-from verify.gpu import check_tensor
+from verify.contract.activations import seeded
+from verify.contract.forms import forms_for
+from verify.gpu.device import preflight
+from verify.gpu.tensor import check_tensor
 
 cupy = pytest.importorskip("cupy")
 pytestmark = pytest.mark.gpu

@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from repack import cli as repack_cli
-from repack.console import run
-from verify import cli as verify_cli
+from repack.command import main as repack_cli
+from repack.command.console import run
+from verify import command as verify_cli
 
 MIB = 1 << 20
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"repack": repack_cli._command, "verify": verify_cli._command}
@@ -106,9 +106,9 @@ def _load() -> None:
     import gguf.quants
     import rich.table
 
+    import repack.command.report
     import repack.convert
-    import repack.report
-    import verify.report
+    import verify.reports.delivery
     import verify.run
 
     del gguf, rich, repack, verify

@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 from repack.errors import DplError
-from repack.gguf_index import GGUFIndex, read_index
-from repack.sidecar import tensor_offsets
+from repack.gguf.index import GGUFIndex, read_index
+from repack.sidecar.reader import tensor_offsets
 from tests.build import Model, q6_k_tensor
 from tests.hostile.calls import call
 from tests.hostile.sidecars import sidecar_of, write_pair
-from verify.checks import check_sidecar
-from verify.contents import check_contents
 from verify.pairs import Files, Pair, opened
-from verify.selection import check_selection, check_source
+from verify.stages.contents import check_contents
+from verify.stages.header import check_sidecar
+from verify.stages.selection import check_selection, check_source
 from verify.verdict import Status, Verdict
 
 MODEL = Model([q6_k_tensor("a", (256, 1), 1), q6_k_tensor("c", (512, 1), 2)])
@@ -69,7 +69,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    for room in ("repack.digests", "repack.pipeline"):
+    for room in ("repack.files.digests", "repack.files.pipeline"):
         monkeypatch.setattr(f"{room}.ThreadPoolExecutor", Inline)
     made = Bench(tmp_path)
     yield made

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from repack import convert_file
-from repack.output import OutputFile
+from repack.files.output import OutputFile
 from tests.build import Model
 from tests.hostile.calls import call, listing
 from tests.hostile.sidecars import tiny_model, write_pair

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from repack.console import run
+from repack.command.console import run
 from repack.errors import EnvironmentFailure
-from repack.sidecar import Sidecar
+from repack.sidecar.reader import Sidecar
 from tests.build import Model, q6_k_tensor
 from tests.hostile import faults
 from tests.hostile.calls import COMMANDS, Child, call, listing

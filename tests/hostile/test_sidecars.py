@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from repack.errors import Damaged
-from repack.sidecar import Sidecar
+from repack.sidecar.reader import Sidecar
 from tests.build import Model, q6_k, q6_k_tensor
 from tests.hostile.calls import MIB, call, listing
 from tests.hostile.sidecars import (

@@ -1,5 +1,5 @@
 // The tuned form. LANES lanes share a row, a lane takes QUARTERS quarters of a super-block at once, all their loads in
-// flight before the first is used; THREADS / LANES such groups a block. verify/forms.py has the table.
+// flight before the first is used; THREADS / LANES such groups a block. verify/contract/forms.py has the table.
 //
 // A quarter is 16 columns of a half: two 16-byte ql loads (+0, +32) and one 16-byte qh load hold the same 16 columns of
 // all four groups of 32, so no loaded bit is thrown away: 64 weights for 48 bytes, 8 scales' bytes (half used) and d.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from repack.files import utf8
+from repack.files.reading import utf8
 from repack.version import NAME, VERSION
-from verify.benchmark import token_milliseconds
 from verify.reports.summary import closing_line, ledger, meaning, result, stages, tensor_bytes, tensors
+from verify.stages.bandwidth import token_milliseconds
 from verify.verdict import Outcome, Verdict
 
 FORMAT = {"name": "gguf-dpl verdict", "major": 1, "minor": 1}

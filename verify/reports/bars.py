@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from verify.bandwidth import READ, READERS
-from verify.benchmark import best
+from verify.gpu.timing import READ, READERS
 from verify.reports.markup import Markup, element, joined
 from verify.reports.speeds import token_line
 from verify.reports.summary import dead, ledger
+from verify.stages.bandwidth import best
 from verify.verdict import Verdict
 
 if TYPE_CHECKING:
-    from verify.bandwidth import ShapeTimings, Timing
+    from verify.gpu.timing import ShapeTimings, Timing
 
 
 def ledger_section(verdict: Verdict) -> Markup:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from verify.bandwidth import ShapeTimings
-from verify.benchmark import best, token_milliseconds
+from verify.gpu.timing import ShapeTimings
+from verify.stages.bandwidth import best, token_milliseconds
 from verify.verdict import Verdict
 
 TIMING_HEADER = ("shape", "form", "layout", "us", "spread", "content GB/s", "moved GB/s", "of ceiling")

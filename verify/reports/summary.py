@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 
 from repack.errors import PROVEN, Damaged, Differs, EnvironmentFailure, NothingToDo, UsageError, shown
-from repack.manifest import Entry
+from repack.sidecar.manifest import Entry
 from verify.verdict import STAGES, Outcome, Status, Verdict
 
 _REASONS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repack.console import Console, error_line
+from repack.command.console import Console, error_line
 from verify.reports.summary import (
     TensorSummary,
     closing_line,

@@ -4,7 +4,7 @@
 //     nvcc -std=c++17 -O3 --fmad=false -Xcompiler -ffp-contract=off -arch=native -I verify/kernels
 //         -DDPL_LANES=32 -DDPL_QUARTERS=1 -DDPL_THREADS=64 docs/consumers/cpp/launch.cu -o launch && ./launch MODEL.dpl
 //
-// The three numbers suit rows of 8 super-blocks and are right for any; `row_form` in verify/forms.py has the best ones
+// The three numbers suit rows of 8 super-blocks and are right for any; `row_form` in verify/contract/forms.py has the best ones
 // for a shape. An engine compiles the kernel once for each set that its model needs.
 #include <cuda_runtime.h>
 

@@ -16,10 +16,10 @@ import numpy as np
 
 from repack import SidecarTensor, open_sidecar
 from repack.layout import ROW_ALIGNMENT
-from verify.activations import pack_quarters, seeded
-from verify.device import decoder
-from verify.emulation import as_bits, decode
-from verify.forms import row_form
+from verify.contract.activations import pack_quarters, seeded
+from verify.contract.emulation import as_bits, decode
+from verify.contract.forms import row_form
+from verify.gpu.device import decoder
 
 
 def upload(tensor: SidecarTensor, start: int = 0, stop: int | None = None) -> Any:

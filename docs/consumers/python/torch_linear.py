@@ -20,9 +20,9 @@ from safetensors import safe_open
 
 from repack.layout import BLOCK_BYTES, BLOCK_WEIGHTS, row_stride
 from repack.rows import unpack_rows
-from verify.activations import GROUP, Activations, pack_quarters
-from verify.emulation import decode
-from verify.forms import row_form
+from verify.contract.activations import GROUP, Activations, pack_quarters
+from verify.contract.emulation import decode
+from verify.contract.forms import row_form
 
 
 def view(rows: np.ndarray[Any, Any]) -> torch.Tensor:
@@ -93,7 +93,7 @@ class DplLinear(torch.nn.Module):
     def _on_gpu(self, vectors: list[Activations]) -> torch.Tensor:
         import cupy  # noqa: PLC0415 - an optional extra
 
-        from verify.device import decoder  # noqa: PLC0415
+        from verify.gpu.device import decoder  # noqa: PLC0415
 
         launch = decoder(self.form, "dpl")
         with (

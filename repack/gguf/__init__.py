@@ -1,0 +1,1 @@
+"""GGUF files: their header, the table of tensors, and ggml's types."""

@@ -1,0 +1,1 @@
+"""The sidecar: its manifest, its container, and a reader."""
