@@ -25,7 +25,7 @@ from repack.files.pipeline import digest_threads, pump, worker_threads
 from repack.files.reading import open_input, read_into, stamp
 from repack.gguf.index import header_sha256
 from repack.plan import Plan, as_entry
-from repack.rows import count_unusual_d, pack_rows, same_bytes, unpack_rows
+from repack.rows import count_unusual, pack_rows, paddings, same_bytes, unpack_rows
 from repack.sidecar.manifest import Entry, Manifest, Source
 from repack.sidecar.reader import encode_header, read_header, tensor_offsets
 from repack.version import NAME, VERSION
@@ -123,18 +123,18 @@ class _Job:
         target = self.offsets[chunk.tensor] + chunk.row * entry.row_stride
         native, back, dpl = slot.native(chunk.rows, n), slot.back(chunk.rows, n), slot.dpl(chunk.rows, n)
         read_into(self.fds[entry.shard], native.data.cast("B"), source, self._source_name(entry))
-        pack_rows(native, dpl, n)
+        pack_rows(native, dpl, entry.quant, n)
         self.output.write_at(dpl.data.cast("B"), target)
         read_into(self.output.fd, dpl.data.cast("B"), target, self.output.where)
-        unpack_rows(dpl, back, n)
-        if not same_bytes(native, back) or dpl[:, layout.pad_start(n) :].any():
+        unpack_rows(dpl, back, entry.quant, n)
+        if not same_bytes(native, back) or any(zeros.any() for _, zeros in paddings(dpl, entry.quant, n)):
             name = shown(entry.name)
             raise EnvironmentFailure(
                 f"tensor {name} reads back differently from what was written",
                 where=self.output.where,
                 hint="check the disk and the memory of this machine",
             )
-        return count_unusual_d(dpl, n)
+        return count_unusual(dpl, entry.quant, n)
 
     def _source_name(self, entry: Entry) -> str:
         return f"{shown(self.plan.index.shards[entry.shard].path)}: tensor {shown(entry.name)}"

@@ -127,7 +127,7 @@ class _Native:
             packed, unpacked = (buffer[: min(step, entry.rows - start)] for buffer in (dpl, native))
             at = rows.data_start + self.offset + start * entry.row_stride
             read_into(rows.fd, packed.data.cast("B"), at, f"{rows.where}: tensor {shown(entry.name)}")
-            unpack_rows(packed, unpacked, entry.n)
+            unpack_rows(packed, unpacked, entry.quant, entry.n)
             digest.update(packed.data)
             file.write(unpacked.data)
             rows.done += unpacked.nbytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from repack.layout import BLOCK_BYTES, row_stride
+from repack.layout import BLOCK_BYTES, DEFAULT, row_stride
 from repack.rows import Bytes, pack_rows, pad_rows
 
 # fp16 bits at the edges: zeros, the smallest and largest subnormal, the smallest and largest normal, Inf, NaN
@@ -39,12 +39,12 @@ def set_d(native: Bytes, n: int, bits: np.ndarray) -> None:
 def packed(native: Bytes, n: int) -> Bytes:
     """The same rows in the dpl layout."""
     out = np.empty((len(native), row_stride(n)), np.uint8)
-    pack_rows(native, out, n)
+    pack_rows(native, out, DEFAULT, n)
     return out
 
 
 def padded(native: Bytes, n: int) -> Bytes:
     """The same rows in the padded layout."""
     out = np.empty((len(native), 224 * n), np.uint8)
-    pad_rows(native, out, n)
+    pad_rows(native, out, DEFAULT, n)
     return out

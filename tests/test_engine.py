@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from repack import convert_file, open_sidecar
-from repack.layout import FIELDS, row_stride
+from repack.layout import DEFAULT, FIELDS, row_stride
 from repack.rows import pack_rows
 from tests.build import Model, q6_k, q6_k_tensor
 from tests.readers import CONSUMERS
@@ -32,12 +32,12 @@ def test_a_split_by_columns_is_four_ranges_of_each_row() -> None:
     rows, n, b0, b1 = 3, 9, 2, 7
     native = np.frombuffer(q6_k(rows * n), np.uint8).reshape(rows, n, 210)
     whole, part = np.empty((rows, row_stride(n)), np.uint8), np.zeros((rows, row_stride(b1 - b0)), np.uint8)
-    pack_rows(native.reshape(rows, -1), whole, n)
+    pack_rows(native.reshape(rows, -1), whole, DEFAULT, n)
     for field in FIELDS:
         source = whole[:, field.offset * n + field.nbytes * b0 : field.offset * n + field.nbytes * b1]
         part[:, field.offset * (b1 - b0) :][:, : source.shape[1]] = source
     expected = np.empty_like(part)
-    pack_rows(np.ascontiguousarray(native[:, b0:b1]).reshape(rows, -1), expected, b1 - b0)
+    pack_rows(np.ascontiguousarray(native[:, b0:b1]).reshape(rows, -1), expected, DEFAULT, b1 - b0)
     np.testing.assert_array_equal(part, expected)
 
 

@@ -71,7 +71,7 @@ class Files:
     def unpacked_rows(self, pair: Pair, rows: npt.NDArray[np.int64]) -> Bytes:
         """The given rows of the sidecar in the GGUF's form, uint8 ``[len(rows), 210 n]``."""
         out = np.empty((len(rows), layout.BLOCK_BYTES * pair.entry.n), np.uint8)
-        unpack_rows(self.dpl_rows(pair, rows), out, pair.entry.n)
+        unpack_rows(self.dpl_rows(pair, rows), out, pair.entry.quant, pair.entry.n)
         return out
 
 

@@ -53,6 +53,11 @@ class Entry:
     """Super-blocks whose d is +0 or -0."""
 
     @property
+    def quant(self) -> layout.QuantType:
+        """The quantization type."""
+        return layout.DEFAULT
+
+    @property
     def n(self) -> int:
         """Super-blocks in a row."""
         return self.ne[0] // layout.BLOCK_WEIGHTS

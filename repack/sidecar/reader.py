@@ -95,7 +95,7 @@ class SidecarTensor:
     def planes(self, start: int = 0, stop: int | None = None) -> Planes:
         """The planes of rows `start` to `stop`, without copying."""
         rows = self._range(start, stop)
-        return Planes(*(plane(rows, field, self.entry.n) for field in layout.FIELDS))
+        return Planes(*(plane(rows, self.entry.quant, index, self.entry.n) for index in range(4)))
 
     def unpack(self, start: int = 0, stop: int | None = None) -> Bytes:
         """Rows `start` to `stop` in the GGUF's own form, uint8 ``[rows, 210 n]``."""
@@ -116,7 +116,7 @@ class SidecarTensor:
 
     def _native(self, rows: Bytes) -> Bytes:
         native = np.empty((len(rows), layout.BLOCK_BYTES * self.entry.n), np.uint8)
-        unpack_rows(rows, native, self.entry.n)
+        unpack_rows(rows, native, self.entry.quant, self.entry.n)
         return native
 
     def _weights(self, rows: Bytes) -> npt.NDArray[np.float32]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from repack.errors import EnvironmentFailure
-from repack.layout import BLOCK_BYTES, PADDED_BLOCK_BYTES, row_stride
+from repack.layout import BLOCK_BYTES, DEFAULT, PADDED_BLOCK_BYTES, row_stride
 from repack.rows import Bytes, pack_rows
 from verify.contract.activations import pack_plain, pack_quarters, seeded
 from verify.contract.forms import LAYOUTS, Form, forms_for, row_form
@@ -187,7 +187,7 @@ def _weights(rows: int, n: int, l2_bytes: int) -> dict[str, _Weights]:
     tile = min(rows, max(1, _TILE_BYTES // (BLOCK_BYTES * n)))
     native = _random_rows(tile, n)
     dpl = np.empty((tile, row_stride(n)), np.uint8)
-    pack_rows(native, dpl, n)
+    pack_rows(native, dpl, DEFAULT, n)
     padded = cupy.empty(tile * PADDED_BLOCK_BYTES * n, np.uint8)
     tool("pad")((tile,), (256,), (cupy.asarray(native), padded, np.int32(n)))
     weights = {}

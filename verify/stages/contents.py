@@ -13,7 +13,7 @@ from repack.errors import Damaged, Differs, DplError, shown
 from repack.files.chunks import Chunk, Slot, chunks_of, slots_for
 from repack.files.digests import Digests
 from repack.files.pipeline import digest_threads, pump
-from repack.rows import count_unusual_d, same_bytes, unpack_rows
+from repack.rows import count_unusual, paddings, same_bytes, unpack_rows
 from verify.pairs import Files, Pair, row_name
 from verify.verdict import Verdict
 
@@ -73,16 +73,16 @@ def _examine(pair: Pair, chunk: Chunk, slot: Slot, files: Files) -> _Found:
     n = pair.entry.n
     dpl = slot.dpl(chunk.rows, n)
     files.read_dpl(pair, chunk.row, dpl)
-    found = _Found(*count_unusual_d(dpl, n))
-    pad = dpl[:, layout.pad_start(n) :]
-    if pad.any():
+    found = _Found(*count_unusual(dpl, pair.entry.quant, n))
+    pad = next((zeros for _, zeros in paddings(dpl, pair.entry.quant, n) if zeros.any()), None)
+    if pad is not None:
         row, byte = (int(at[0]) for at in np.nonzero(pad))
         found.first_pad = f"{row_name(pair.entry.ne, chunk.row + row)}, padding byte {byte}"
     if pair.source is None:
         return found
     native, back = slot.native(chunk.rows, n), slot.back(chunk.rows, n)
     files.read_native(pair, chunk.row, native)
-    unpack_rows(dpl, back, n)
+    unpack_rows(dpl, back, pair.entry.quant, n)
     if not same_bytes(native, back):
         different = native != back
         found.differing_rows = int(different.any(axis=1).sum())

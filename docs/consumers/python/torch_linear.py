@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from safetensors import safe_open
 
-from repack.layout import BLOCK_BYTES, BLOCK_WEIGHTS, row_stride
+from repack.layout import BLOCK_BYTES, BLOCK_WEIGHTS, DEFAULT, row_stride
 from repack.rows import unpack_rows
 from verify.contract.activations import GROUP, Activations, pack_quarters
 from verify.contract.emulation import decode
@@ -87,7 +87,7 @@ class DplLinear(torch.nn.Module):
 
     def _on_cpu(self, vectors: list[Activations]) -> torch.Tensor:
         native = np.empty((len(self.rows), BLOCK_BYTES * self.n), np.uint8)
-        unpack_rows(self.rows.numpy(), native, self.n)
+        unpack_rows(self.rows.numpy(), native, DEFAULT, self.n)
         return torch.from_numpy(decode(native, self.n, vectors, self.form))
 
     def _on_gpu(self, vectors: list[Activations]) -> torch.Tensor:
