@@ -10,11 +10,12 @@ import pytest
 from repack.files.chunks import Chunk, chunks_of
 from repack.files.digests import Digests
 from repack.files.pipeline import CHUNK_BYTES
+from repack.layout import DEFAULT
 from repack.sidecar.manifest import Entry
 
 LONG = 2 * CHUNK_BYTES // 210 + 1  # rows of one super-block: three chunks
 SHAPES = [(256, LONG), (256, 0), (512, 3), (256, LONG), (0, 7), (256, 1), (256, 2 * LONG)]
-ENTRIES = [Entry(str(number), ne, 0, 0, "", 0, 0) for number, ne in enumerate(SHAPES)]
+ENTRIES = [Entry(str(number), DEFAULT, ne, 0, 0, "", 0, 0) for number, ne in enumerate(SHAPES)]
 
 
 @pytest.mark.parametrize("streams", [1, 2, 3, 9])

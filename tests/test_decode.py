@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from repack.errors import EnvironmentFailure
+from repack.layout import DEFAULT
 from repack.sidecar.manifest import Entry
 from repack.sidecar.reader import Sidecar
 from tests.build import Q6_K, Model, T, q6_k
@@ -118,7 +119,7 @@ def test_a_gpu_that_breaks_leaves_the_rest_unchecked(pair: FilesPair) -> None:
 
 
 def test_nan_and_infinite_d_are_decoded_alike(tmp_path: Path) -> None:
-    from repack.api import convert_file
+    from repack import convert_file
 
     raw = np.frombuffer(q6_k(20), np.uint8).reshape(20, 210).copy()
     raw[:6, 208:] = np.array([0x7E00, 0xFE01, 0x7C00, 0xFC00, 0x0001, 0x8000], "<u2").view(np.uint8).reshape(6, 2)
@@ -145,7 +146,7 @@ def test_a_required_gpu_that_is_not_there(pair: FilesPair, monkeypatch: pytest.M
 
 
 def entry(name: str, *ne: int) -> Entry:
-    return Entry(name, ne, 0, 0, "", 0, 0)
+    return Entry(name, DEFAULT, ne, 0, 0, "", 0, 0)
 
 
 def test_how_one_token_uses_the_shapes() -> None:

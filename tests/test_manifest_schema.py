@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from repack import Damaged, convert_file
-from repack.sidecar.manifest import from_json
+from repack.sidecar.checks import from_json
 from tests import independent
 from tests.forge import GOLDEN, Forge, canonical, paths, put, sealed, tiny
 from tests.forged import BROKEN

@@ -13,6 +13,7 @@ import pytest
 
 from repack.command.console import Console
 from repack.errors import Differs, EnvironmentFailure
+from repack.layout import DEFAULT
 from repack.sidecar.manifest import Entry
 from tests.reporting import HOSTILE, check_schema
 from tests.test_report import check_counts
@@ -32,7 +33,7 @@ def verdict(*, speeds: bool = False) -> Verdict:
     for stage in ("container", "manifest", "alignment", "selection", "source"):
         made.passed(stage)
     for name in NAMES:
-        made.tensors.append(Entry(name, (256, 10), 0, 0, "f" * 64, 0, 0))
+        made.tensors.append(Entry(name, DEFAULT, (256, 10), 0, 0, "f" * 64, 0, 0))
         for stage in ("digests", "bytes", "padding"):
             made.passed(stage, name)
     made.bytes_compared, made.seconds = 2100 * len(NAMES), 1.5

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from repack.errors import DplError, EnvironmentFailure, NothingToDo, UsageError
 from repack.files.pipeline import worker_threads
-from repack.sidecar.reader import tensor_offsets
+from repack.sidecar.container import tensor_offsets
 from verify.contract.forms import FORM_NAMES
 from verify.pairs import Files, Pair, opened
 from verify.stages.contents import check_contents

@@ -126,7 +126,7 @@ def _summary(plan: Plan, conversion: Conversion | None, console: Console) -> Non
     if conversion:
         unusual = [
             (sum(getattr(entry, key) for entry in conversion.manifest.tensors), what)
-            for key, what in (("nonfinite_d", "not finite"), ("zero_d", "zero"))
+            for key, what in (("nonfinite_scales", "not finite"), ("zero_scales", "zero"))
         ]
         warning = ", ".join(f"{count:,} super-blocks whose d is {what}" for count, what in unusual if count)
         facts += [("warning", f"{warning}; kept bit for bit")] if unusual[0][0] else []

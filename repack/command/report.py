@@ -96,6 +96,6 @@ def _tensor(entry: Entry) -> dict[str, Any]:
         "padded_nbytes": entry.padded_nbytes,
         "dpl_nbytes": entry.dpl_nbytes,
         "sha256": entry.sha256,
-        "nonfinite_d": entry.nonfinite_d,
-        "zero_d": entry.zero_d,
+        "nonfinite_scales": entry.nonfinite_scales,
+        "zero_scales": entry.zero_scales,
     }

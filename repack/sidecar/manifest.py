@@ -1,7 +1,7 @@
-"""The manifest: what a sidecar says about itself and its source. Frozen facts, canonical JSON, checked on the way in.
+"""The manifest: what a sidecar says about itself and its source. Frozen facts, and canonical JSON made of them.
 
-The published form is docs/manifest.schema.json. Values that follow from others (rows, n, row_stride, nbytes) stand in
-the JSON for the reader's convenience and are checked, not believed. Unknown keys are ignored; the digest covers them.
+The published form is docs/manifest.schema.json. Values that follow from others (rows, n, row_stride, nbytes, layouts)
+stand in the JSON for the reader's convenience and are checked, not believed: repack.sidecar.checks reads it.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from repack import layout
-from repack.errors import Damaged, shown
-from repack.sidecar.canonical import BOUND, StrictObject, canonical, parse
+from repack.layout import QuantType
+from repack.sidecar.canonical import canonical
+from repack.sidecar.layouts import layout_json
 
-FORMAT_MAJOR, FORMAT_MINOR = 1, 0
-Q6_K = 14
-"""The ggml type number of the only type this layout is for."""
+FORMAT_MAJOR, FORMAT_MINOR = 2, 0
 RESERVED_NAME = "__metadata__"
 """The one name that safetensors does not give to a tensor."""
-_DIGEST_KEY = "manifest_sha256"
+DIGEST_KEY = "manifest_sha256"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +38,7 @@ class Entry:
     """One converted tensor."""
 
     name: str
+    quant: QuantType
     ne: tuple[int, ...]
     """Dimensions, row length first, as in the GGUF."""
     shard: int
@@ -47,20 +46,15 @@ class Entry:
     """Absolute byte offset of the native bytes in the shard's file."""
     sha256: str
     """SHA-256 of the tensor's bytes in the sidecar, padding included."""
-    nonfinite_d: int
-    """Super-blocks whose d is NaN or infinite."""
-    zero_d: int
-    """Super-blocks whose d is +0 or -0."""
-
-    @property
-    def quant(self) -> layout.QuantType:
-        """The quantization type."""
-        return layout.DEFAULT
+    nonfinite_scales: int
+    """Scales of blocks that are NaN or infinite (`repack.rows.count_unusual`)."""
+    zero_scales: int
+    """Scales of blocks that are +0 or -0."""
 
     @property
     def n(self) -> int:
-        """Super-blocks in a row."""
-        return self.ne[0] // layout.BLOCK_WEIGHTS
+        """Blocks in a row."""
+        return self.ne[0] // self.quant.block_weights
 
     @property
     def rows(self) -> int:
@@ -70,17 +64,17 @@ class Entry:
     @property
     def row_stride(self) -> int:
         """Bytes from one row to the next in the sidecar."""
-        return layout.row_stride(self.n)
+        return self.quant.row_stride(self.n)
 
     @property
     def nbytes(self) -> int:
         """Bytes in the GGUF."""
-        return self.rows * self.n * layout.BLOCK_BYTES
+        return self.rows * self.n * self.quant.block_bytes
 
     @property
     def padded_nbytes(self) -> int:
         """Bytes in the padded layout."""
-        return self.rows * self.n * layout.PADDED_BLOCK_BYTES
+        return self.rows * self.n * self.quant.padded_block_bytes
 
     @property
     def dpl_nbytes(self) -> int:
@@ -107,17 +101,19 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """All facts about a sidecar. `digest` is filled in by `to_json`."""
+    """All facts about a sidecar. The layouts and the digest follow from them."""
 
     generator: str
     generator_version: str
     sources: tuple[Source, ...]
     general: Mapping[str, str]
     """general.architecture, general.name and general.type of the model, where present."""
+    types: tuple[int, ...]
+    """ggml's numbers of the types asked for, ascending."""
     include: tuple[str, ...]
     exclude: tuple[str, ...]
     left_out: tuple[str, ...]
-    """Names of the Q6_K tensors that the patterns left out; a reader need not run foreign patterns to know them."""
+    """Names of the tensors of these types that the patterns left out; a reader need not run foreign patterns."""
     tensors: tuple[Entry, ...]
     skipped: tuple[Skipped, ...]
     minor: int = field(default=FORMAT_MINOR)
@@ -125,10 +121,11 @@ class Manifest:
 
 def to_json(manifest: Manifest) -> str:
     """The manifest as canonical JSON, sealed with its own SHA-256."""
+    layouts = {entry.quant.number: entry.quant for entry in manifest.tensors}
     body = {
         "format": {"name": "dpl", "major": FORMAT_MAJOR, "minor": manifest.minor},
         "generator": {"name": manifest.generator, "version": manifest.generator_version},
-        "layout": _layout_json(),
+        "layouts": [layout_json(layouts[number]) for number in sorted(layouts)],
         "source": {
             "shards": [
                 {"name": shard.name, "size": shard.size, "header_sha256": shard.header_sha256}
@@ -137,146 +134,37 @@ def to_json(manifest: Manifest) -> str:
             "general": dict(manifest.general),
         },
         "selection": {
+            "types": list(manifest.types),
             "include": list(manifest.include),
             "exclude": list(manifest.exclude),
             "left_out": list(manifest.left_out),
         },
-        "tensors": [
-            {
-                "name": entry.name,
-                "type": Q6_K,
-                "ne": list(entry.ne),
-                "rows": entry.rows,
-                "n": entry.n,
-                "row_stride": entry.row_stride,
-                "shard": entry.shard,
-                "offset": entry.offset,
-                "nbytes": entry.nbytes,
-                "sha256": entry.sha256,
-                "nonfinite_d": entry.nonfinite_d,
-                "zero_d": entry.zero_d,
-            }
-            for entry in manifest.tensors
-        ],
+        "tensors": [_tensor_json(entry) for entry in manifest.tensors],
         "skipped": [
             {"type": kind.type, "name": kind.name, "tensors": kind.tensors, "nbytes": kind.nbytes}
             for kind in manifest.skipped
         ],
     }
-    return canonical({**body, _DIGEST_KEY: _digest(body)})
+    return canonical({**body, DIGEST_KEY: digest_of(body)})
 
 
-def from_json(text: str, where: str) -> Manifest:
-    """Read a manifest and check everything that can be checked without the data.
-
-    Raises Damaged, naming what is wrong, on anything that is not format version 1 as docs/format.md has it.
-    """
-    try:
-        return _read(parse(text, where), where)
-    except RecursionError:
-        raise Damaged("the manifest is nested too deeply", where=where) from None
-
-
-def _read(root: StrictObject, where: str) -> Manifest:
-    version = root.obj("format")
-    if version.text("name") != "dpl":
-        raise version.wrong("name", "dpl")
-    if (major := version.integer("major")) != FORMAT_MAJOR:
-        raise Damaged(
-            "format version not supported",
-            where=where,
-            found=major,
-            expected=FORMAT_MAJOR,
-            hint="update gguf-dpl" if major > FORMAT_MAJOR else "",
-        )
-    if root.text(_DIGEST_KEY) != _digest({key: value for key, value in root.items.items() if key != _DIGEST_KEY}):
-        raise Damaged("the manifest does not match its own digest", where=where)
-    if root.obj("layout").items != _layout_json():
-        raise Damaged("the manifest describes another layout", where=where)
-    source, generator, selection = root.obj("source"), root.obj("generator"), root.obj("selection")
-    general = source.obj("general")
-    manifest = Manifest(
-        generator=generator.text("name"),
-        generator_version=generator.text("version"),
-        sources=tuple(
-            Source(shard.text("name"), shard.integer("size"), shard.sha256("header_sha256"))
-            for shard in source.objects("shards")
-        ),
-        general={key: general.text(key) for key in general.items},
-        include=selection.texts("include"),
-        exclude=selection.texts("exclude"),
-        left_out=selection.texts("left_out"),
-        tensors=tuple(_entry(item) for item in root.objects("tensors")),
-        skipped=tuple(
-            Skipped(
-                kind.integer("type"),
-                kind.text("name"),
-                kind.integer("tensors"),
-                None if kind.items.get("nbytes", 0) is None else kind.integer("nbytes"),
-            )
-            for kind in root.objects("skipped")
-        ),
-        minor=version.integer("minor"),
-    )
-    _check_tensors(manifest, where)
-    return manifest
-
-
-def _check_tensors(manifest: Manifest, where: str) -> None:
-    names: set[str] = set()
-    for entry in manifest.tensors:
-        tensor = f"tensor {shown(entry.name)}"
-        if entry.name in names:
-            raise Damaged(f"{tensor} stands twice in the manifest", where=where)
-        names.add(entry.name)
-        if entry.shard >= len(manifest.sources):
-            raise Damaged(f"{tensor} names a shard that is not listed", where=where, found=entry.shard)
-        if entry.offset + entry.nbytes > manifest.sources[entry.shard].size and entry.nbytes:
-            raise Damaged(f"{tensor} lies outside its shard", where=where, found=f"offset {entry.offset}")
-    if manifest.left_out and not manifest.include and not manifest.exclude:
-        raise Damaged("the manifest leaves tensors out without a pattern", where=where)
-    if not names.isdisjoint(manifest.left_out):
-        raise Damaged("the manifest leaves out a tensor that it lists", where=where)
-    if not manifest.tensors:
-        raise Damaged("the manifest lists no tensor", where=where)
-
-
-def _entry(item: StrictObject) -> Entry:
-    ne = item.integers("ne")
-    if not 1 <= len(ne) <= 4 or ne[0] % layout.BLOCK_WEIGHTS or prod(max(size, 1) for size in ne) >= BOUND:
-        raise item.wrong("ne", f"1 to 4 dimensions, the first a multiple of {layout.BLOCK_WEIGHTS}")
-    entry = Entry(
-        name=item.text("name"),
-        ne=ne,
-        shard=item.integer("shard"),
-        offset=item.integer("offset"),
-        sha256=item.sha256("sha256"),
-        nonfinite_d=item.integer("nonfinite_d"),
-        zero_d=item.integer("zero_d"),
-    )
-    derived = {
-        "type": Q6_K,
+def _tensor_json(entry: Entry) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "type": entry.quant.number,
+        "ne": list(entry.ne),
         "rows": entry.rows,
         "n": entry.n,
         "row_stride": entry.row_stride,
+        "shard": entry.shard,
+        "offset": entry.offset,
         "nbytes": entry.nbytes,
-    }
-    for key, expected in derived.items():
-        if item.integer(key) != expected:
-            raise item.wrong(key, expected)
-    return entry
-
-
-def _layout_json() -> dict[str, Any]:
-    return {
-        "block_weights": layout.BLOCK_WEIGHTS,
-        "block_bytes": layout.BLOCK_BYTES,
-        "row_alignment": layout.ROW_ALIGNMENT,
-        "fields": [
-            {"name": field.name, "block_bytes": field.nbytes, "plane_offset": field.offset} for field in layout.FIELDS
-        ],
+        "sha256": entry.sha256,
+        "nonfinite_scales": entry.nonfinite_scales,
+        "zero_scales": entry.zero_scales,
     }
 
 
-def _digest(body: Mapping[str, Any]) -> str:
+def digest_of(body: Mapping[str, Any]) -> str:
+    """SHA-256 of a manifest without its digest, in hexadecimal."""
     return hashlib.sha256(canonical(body).encode("ascii")).hexdigest()

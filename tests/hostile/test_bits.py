@@ -16,7 +16,7 @@ import pytest
 
 from repack.errors import DplError
 from repack.gguf.index import GGUFIndex, read_index
-from repack.sidecar.reader import tensor_offsets
+from repack.sidecar.container import tensor_offsets
 from tests.build import Model, q6_k_tensor
 from tests.hostile.calls import call
 from tests.hostile.sidecars import sidecar_of, write_pair

@@ -108,8 +108,8 @@ def _conclude(pair: Pair, found: _Found, sha256: str, files: Files, verdict: Ver
     own: type[DplError] = Differs if files.shards else Damaged
     facts = [
         ("the sidecar's bytes are not those the manifest was made for (SHA-256)", sha256, entry.sha256),
-        ("the manifest's count of non-finite d is wrong", found.nonfinite_d, entry.nonfinite_d),
-        ("the manifest's count of zero d is wrong", found.zero_d, entry.zero_d),
+        ("the manifest's count of non-finite d is wrong", found.nonfinite_d, entry.nonfinite_scales),
+        ("the manifest's count of zero d is wrong", found.zero_d, entry.zero_scales),
     ]
     wrong = next((fact for fact in facts if fact[1] != fact[2]), None)
     if wrong is None:

@@ -6,8 +6,9 @@ import os
 
 from repack import layout
 from repack.errors import Damaged, DplError
-from repack.sidecar.manifest import Manifest, from_json
-from repack.sidecar.reader import Container, check_container, read_container, tensor_offsets
+from repack.sidecar.checks import from_json
+from repack.sidecar.container import Container, check_container, read_container, tensor_offsets
+from repack.sidecar.manifest import Manifest
 from verify.pairs import Files
 from verify.verdict import Verdict
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from repack.errors import Differs, shown
 from repack.gguf.index import GGUFIndex, Tensor, header_sha256
+from repack.layout import DEFAULT
 from repack.plan import census
-from repack.sidecar.manifest import Q6_K, Manifest, Skipped
+from repack.sidecar.manifest import Manifest, Skipped
 from verify.pairs import Files
 from verify.verdict import Verdict
 
@@ -17,8 +18,8 @@ def check_selection(manifest: Manifest, index: GGUFIndex, where: str, verdict: V
 
     Returns the tensors that can be compared, by name.
     """
-    others = {tensor.name for tensor in index.tensors if tensor.type != Q6_K}
-    sources = {tensor.name: tensor for tensor in index.tensors if tensor.type == Q6_K}
+    others = {tensor.name for tensor in index.tensors if tensor.type != DEFAULT.number}
+    sources = {tensor.name: tensor for tensor in index.tensors if tensor.type == DEFAULT.number}
     comparable: dict[str, Tensor] = {}
     before = len(verdict.outcomes)
     for entry in manifest.tensors:
