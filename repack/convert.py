@@ -1,7 +1,7 @@
-"""The pipeline: read rows -> pack -> write -> read back and compare -> digest, in chunks over a few threads.
+"""Convert a model: read rows -> pack -> write -> read back and compare -> digest, in chunks over a few threads.
 
 worker threads   read a chunk, pack it, write it, read it back from the file, unpack that and compare it with the
-                 source's bytes; count unusual d
+                 source's bytes; count unusual scales
 one thread, two where there are processors: SHA-256 of the sidecar's bytes as read back
 calling thread   hands out chunks (`repack.files.pipeline`)
 """
@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from repack import layout
 from repack.errors import Damaged, EnvironmentFailure, shown
 from repack.files.chunks import Chunk, Slot, chunks_of, slots_for
 from repack.files.digests import Digests
@@ -24,10 +23,10 @@ from repack.files.output import OutputFile
 from repack.files.pipeline import digest_threads, pump, worker_threads
 from repack.files.reading import open_input, read_into, stamp
 from repack.gguf.index import header_sha256
-from repack.plan import Plan, as_entry
+from repack.plan import Plan, as_entry, make_plan, types_named
 from repack.rows import count_unusual, pack_rows, paddings, same_bytes, unpack_rows
+from repack.sidecar.container import encode_header, read_header, tensor_offsets
 from repack.sidecar.manifest import Entry, Manifest, Source
-from repack.sidecar.reader import encode_header, read_header, tensor_offsets
 from repack.version import NAME, VERSION
 
 GENERAL_KEYS = ("general.architecture", "general.name", "general.type")
@@ -50,6 +49,32 @@ class Conversion:
     manifest: Manifest
     sidecar_bytes: int
     seconds: float
+
+
+def convert_file(
+    model: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    types: Iterable[str] = ("Q6_K",),
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    threads: int = 0,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Conversion:
+    """Convert the tensors of some types of a GGUF model into a sidecar.
+
+    model: the GGUF, or the first shard of a split model. types: names of types, as ``("Q6_K", "Q8_0")``, or
+    ``("all",)``. include, exclude: regular expressions searched in tensor names. threads: packing threads, 0 for one
+    fewer than the processors (at most 4). force: replace an existing `out`. progress: called with the native bytes
+    done so far.
+
+    Raises `repack.DplError`: `Damaged` (input damaged or unsupported), `NothingToDo` (no tensor of these types is
+    selected), `UsageError` (`out` exists or is no regular file, an unknown type), `EnvironmentFailure` (disk,
+    permission). No half-written file is ever left under the name `out`.
+    """
+    plan = make_plan(model, include, exclude, types_named(types))
+    return convert(plan, out, threads=threads, force=force, progress=progress)
 
 
 def convert(
@@ -99,6 +124,7 @@ def _draft(plan: Plan, fds: list[int]) -> Manifest:
             for shard, fd in zip(plan.index.shards, fds, strict=True)
         ),
         general={key: str(metadata[key]) for key in GENERAL_KEYS if isinstance(metadata.get(key), str)},
+        types=tuple(quant.number for quant in plan.types),
         include=plan.include,
         exclude=plan.exclude,
         left_out=plan.left_out,
@@ -117,24 +143,25 @@ class _Job:
     """Byte offset of each tensor in the sidecar."""
 
     def run(self, chunk: Chunk, slot: Slot) -> tuple[int, int]:
-        """Bring one chunk into the file and prove that it is there; returns the counts of non-finite and zero d."""
+        """Bring one chunk into the file and prove that it is there; returns the counts of unusual scales."""
         entry = self.draft.tensors[chunk.tensor]
-        n, source = entry.n, entry.offset + chunk.row * layout.BLOCK_BYTES * entry.n
+        quant, n = entry.quant, entry.n
+        source = entry.offset + chunk.row * quant.block_bytes * n
         target = self.offsets[chunk.tensor] + chunk.row * entry.row_stride
-        native, back, dpl = slot.native(chunk.rows, n), slot.back(chunk.rows, n), slot.dpl(chunk.rows, n)
+        native, back, dpl = slot.native(chunk.rows, entry), slot.back(chunk.rows, entry), slot.dpl(chunk.rows, entry)
         read_into(self.fds[entry.shard], native.data.cast("B"), source, self._source_name(entry))
-        pack_rows(native, dpl, entry.quant, n)
+        pack_rows(native, dpl, quant, n)
         self.output.write_at(dpl.data.cast("B"), target)
         read_into(self.output.fd, dpl.data.cast("B"), target, self.output.where)
-        unpack_rows(dpl, back, entry.quant, n)
-        if not same_bytes(native, back) or any(zeros.any() for _, zeros in paddings(dpl, entry.quant, n)):
+        unpack_rows(dpl, back, quant, n)
+        if not same_bytes(native, back) or any(zeros.any() for _, zeros in paddings(dpl, quant, n)):
             name = shown(entry.name)
             raise EnvironmentFailure(
                 f"tensor {name} reads back differently from what was written",
                 where=self.output.where,
                 hint="check the disk and the memory of this machine",
             )
-        return count_unusual(dpl, entry.quant, n)
+        return count_unusual(dpl, quant, n)
 
     def _source_name(self, entry: Entry) -> str:
         return f"{shown(self.plan.index.shards[entry.shard].path)}: tensor {shown(entry.name)}"
@@ -155,20 +182,20 @@ def _pump(job: _Job, threads: int, progress: Progress) -> list[Entry]:
             nonfinite[chunk.tensor] += counts[0]
             zero[chunk.tensor] += counts[1]
             entry = tensors[chunk.tensor]
-            done += chunk.rows * entry.n * layout.BLOCK_BYTES
+            done += chunk.rows * entry.n * entry.quant.block_bytes
             progress(done)
             if done - flushed >= FLUSH_BYTES and (flushing is None or flushing.done()):
                 if flushing is not None:
                     flushing.result()
                 flushing, flushed = flusher.submit(job.output.flush), done
-            return digests.feed(chunk, slot.dpl(chunk.rows, entry.n))
+            return digests.feed(chunk, slot.dpl(chunk.rows, entry))
 
         slots = slots_for(tensors, threads + streams + 1)
         pump(chunks_of(tensors, streams), slots, job.run, finish, threads)
         if flushing is not None:
             flushing.result()
     return [
-        replace(entry, sha256=digest, nonfinite_d=bad, zero_d=none)
+        replace(entry, sha256=digest, nonfinite_scales=bad, zero_scales=none)
         for entry, digest, bad, none in zip(tensors, digests.in_hex(), nonfinite, zero, strict=True)
     ]
 

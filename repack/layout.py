@@ -57,6 +57,11 @@ class QuantType:
     """All fields of the block, in the order in which their planes stand in a dpl row."""
 
     @property
+    def block_scales(self) -> int:
+        """Scales of a block, in the fields whose unusual values are counted."""
+        return sum(field.nbytes // (2 if field.scale == "f16" else 1) for field in self.planes if field.scale)
+
+    @property
     def block_bytes(self) -> int:
         """Bytes of a block in the GGUF."""
         return sum(field.nbytes for field in self.planes)

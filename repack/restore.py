@@ -19,15 +19,14 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.gguf_writer import WriterState
 
-from repack import layout
 from repack.errors import Damaged, os_failure, shown
 from repack.files.output import OutputFile
 from repack.files.pipeline import rows_per_chunk
 from repack.files.reading import open_input, read_into
 from repack.files.signals import check
 from repack.rows import unpack_rows
+from repack.sidecar.container import read_header, tensor_offsets
 from repack.sidecar.manifest import Entry, Manifest
-from repack.sidecar.reader import read_header, tensor_offsets
 
 Progress = Callable[[int], None]
 """Called with the number of native bytes that are done."""
@@ -93,8 +92,9 @@ def _writer(manifest: Manifest, fd: int) -> GGUFWriter:
         if key != "general.architecture":  # the writer has it
             writer.add_string(key, text)
     for entry in manifest.tensors:
-        shape = (*reversed(entry.ne[1:]), entry.n * layout.BLOCK_BYTES)
-        writer.add_tensor_info(entry.name, shape, np.uint8, entry.nbytes, raw_dtype=GGMLQuantizationType.Q6_K)
+        shape = (*reversed(entry.ne[1:]), entry.n * entry.quant.block_bytes)
+        kind = GGMLQuantizationType(entry.quant.number)
+        writer.add_tensor_info(entry.name, shape, np.uint8, entry.nbytes, raw_dtype=kind)
     writer.fout = [os.fdopen(os.dup(fd), "wb")]
     writer.state = WriterState.EMPTY
     return writer
@@ -119,7 +119,7 @@ class _Native:
         """Write the native bytes. Raises Damaged if the sidecar's are not those of the manifest."""
         entry, rows = self.entry, self.rows
         digest = hashlib.sha256()
-        native_row = layout.BLOCK_BYTES * entry.n
+        native_row = entry.quant.block_bytes * entry.n
         step = min(rows_per_chunk(native_row), entry.rows)
         dpl, native = np.empty((step, entry.row_stride), np.uint8), np.empty((step, native_row), np.uint8)
         for start in range(0, entry.rows if entry.nbytes else 0, max(step, 1)):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from repack.api import convert_file
+from repack import convert_file
 from repack.demo import fetch
 from tests.build import F32_TENSOR, Model, T, q6_k_tensor
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from repack.api import convert_file
+from repack import convert_file
 from tests.build import Q8_0, Model, T
 from tests.reporting import damage, tensors
 

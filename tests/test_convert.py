@@ -7,16 +7,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 import safetensors
 from safetensors.numpy import load_file
 
-from repack.api import convert_file, open_sidecar
+from repack import convert_file, open_sidecar
 from repack.convert import convert
 from repack.errors import Damaged, EnvironmentFailure, NothingToDo, UsageError
 from repack.files.output import OutputFile
-from repack.plan import make_plan
+from repack.layout import TYPES
+from repack.plan import make_plan, types_named
+from repack.restore import restore
 from tests import independent
 from tests.build import Q8_0, Model, T, dpl_by_hand, q6_k, q6_k_tensor, write_synthetic
 from tests.conftest import mixed_model
@@ -113,7 +116,7 @@ def test_the_manifest_counts_and_keeps_unusual_d(tmp_path: Path) -> None:
     blocks[:, 192:208] = 0x80
     model = Model([T("a", (512, 6), data=blocks.tobytes())]).write(tmp_path / "m.gguf")
     (entry,) = convert_file(model, tmp_path / "m.dpl").manifest.tensors
-    assert (entry.nonfinite_d, entry.zero_d) == (5, 2)
+    assert (entry.nonfinite_scales, entry.zero_scales) == (5, 2)
     assert independent.read(tmp_path / "m.dpl").native("a") == blocks.tobytes()
 
 
@@ -123,7 +126,7 @@ def test_selection_and_census(tmp_path: Path) -> None:
     manifest = independent.read(tmp_path / "m.dpl").manifest
     assert [entry["name"] for entry in manifest["tensors"]] == ["two.dims", "one.dim", "last"]
     assert manifest["selection"] == {
-        "include": ["dim", "last"], "exclude": ["^four"], "left_out": ["experts", "four.dims", "no.rows"]
+        "types": [14], "include": ["dim", "last"], "exclude": ["^four"], "left_out": ["experts", "four.dims", "no.rows"]
     }  # fmt: skip
     assert manifest["skipped"] == [
         {"type": 0, "name": "F32", "tensors": 1, "nbytes": 12},
@@ -133,10 +136,82 @@ def test_selection_and_census(tmp_path: Path) -> None:
     assert conversion.manifest.left_out == ("experts", "four.dims", "no.rows")
 
 
+def every_type(tmp_path: Path, n: int = 3) -> tuple[Path, dict[str, tuple[int, bytes]]]:
+    """A model with a matrix of each type of the table, and by name: ggml's number and the bytes."""
+    rng = np.random.default_rng(n)
+    held = {
+        f"{quant.name}.weight": (quant.number, rng.bytes(5 * n * gguf.GGML_QUANT_SIZES[quant.number][1]))
+        for quant in TYPES.values()
+    }
+    tensors = [
+        T(name, (n * gguf.GGML_QUANT_SIZES[number][0], 5), number, data) for name, (number, data) in held.items()
+    ]
+    return Model([T("f32", (4,), 0), *tensors]).write(tmp_path / "all.gguf"), held
+
+
+def test_every_type_converts_and_comes_back(tmp_path: Path) -> None:
+    model, held = every_type(tmp_path)
+    conversion = convert_file(model, tmp_path / "m.dpl", types=["all"])
+    assert [entry.quant.number for entry in conversion.manifest.tensors] == list(TYPES)
+    assert conversion.manifest.types == tuple(TYPES)
+    with open_sidecar(tmp_path / "m.dpl") as sidecar:
+        assert {name: tensor.unpack().tobytes() for name, tensor in sidecar.items()} == {
+            name: data for name, (_, data) in held.items()
+        }
+    restore(tmp_path / "m.dpl", tmp_path / "back.gguf")
+    read = gguf.GGUFReader(tmp_path / "back.gguf").tensors
+    back = {tensor.name: (int(tensor.tensor_type), tensor.data.tobytes()) for tensor in read}
+    assert back == held
+
+
+def test_types_are_chosen_by_name(tmp_path: Path) -> None:
+    model, _ = every_type(tmp_path)
+    plan = make_plan(model, types=types_named(["mxfp4", "Q8_0"]))
+    assert [tensor.name for tensor in plan.selected] == ["Q8_0.weight", "MXFP4.weight"]
+    assert [quant.name for quant in plan.types] == ["Q8_0", "MXFP4"]
+    assert [kind.name for kind in plan.convertible] == [name for name in plan_names() if name not in {"Q8_0", "MXFP4"}]
+    assert {kind.name for kind in plan.skipped} == {"F32", *plan_names()} - {"Q8_0", "MXFP4"}
+    assert [tensor.name for tensor in make_plan(model).selected] == ["Q6_K.weight"]
+    for wrong in (["Q9"], [], ["Q8_0", ""]):
+        with pytest.raises(UsageError, match="type"):
+            types_named(wrong)
+
+
+def plan_names() -> list[str]:
+    return [quant.name for quant in TYPES.values()]
+
+
+def test_ledgers_by_type_add_up(tmp_path: Path) -> None:
+    model, _ = every_type(tmp_path)
+    plan = make_plan(model, types=types_named(["all"]))
+    # 5 rows of 3 blocks: native, blocks rounded up to 16 bytes, planes rounded up to 16 bytes
+    assert {TYPES[number].name: (one.native, one.padded, one.dpl) for number, one in plan.ledgers.items()} == {
+        "Q4_0": (270, 480, 5 * (48 + 16)),
+        "Q4_1": (300, 480, 5 * (48 + 16)),
+        "Q5_0": (330, 480, 5 * (48 + 16 + 16)),
+        "Q5_1": (360, 480, 5 * (48 + 16 + 16)),
+        "Q8_0": (510, 720, 5 * (96 + 16)),
+        "Q2_K": (1260, 1440, 5 * (192 + 48 + 16)),
+        "Q3_K": (1650, 1680, 5 * (192 + 96 + 48 + 16)),
+        "Q6_K": (3150, 3360, 5 * (384 + 192 + 48 + 16)),
+        "IQ4_NL": (270, 480, 5 * (48 + 16)),
+        "IQ4_XS": (2040, 2160, 5 * (384 + 16 + 16 + 16)),
+        "MXFP4": (255, 480, 5 * (48 + 16)),
+    }
+    assert plan.ledger.native == sum(one.native for one in plan.ledgers.values()) == 10395
+
+
+def test_a_model_of_other_types_gets_the_hint(tmp_path: Path) -> None:
+    model = Model([T("a", (32, 2), Q8_0), T("b", (256, 1), 12, b"\0" * 144)]).write(tmp_path / "m.gguf")
+    with pytest.raises(NothingToDo, match="--types Q8_0 converts"):
+        make_plan(model)
+    with pytest.raises(NothingToDo, match=r"found 1 Q4_K$"):
+        make_plan(Model([T("b", (256, 1), 12, b"\0" * 144)]).write(tmp_path / "m.gguf"))
+
+
 def test_the_ledger(tmp_path: Path) -> None:
     ledger = make_plan(Model([q6_k_tensor("a", (256 * 54, 4))]).write(tmp_path / "m.gguf")).ledger
     assert (ledger.native, ledger.padded, ledger.dpl) == (45_360, 48_384, 45_376)
-    assert (ledger.dpl_pad, ledger.saved) == (16, 3_008)
 
 
 @pytest.mark.parametrize("tensors", [[], [T("a", (32, 2), Q8_0)]], ids=["none at all", "other types"])
@@ -228,7 +303,7 @@ def test_peak_memory_does_not_follow_the_model(tmp_path: Path) -> None:
     model.write_bytes(head)
     os.truncate(model, len(head) + rows * 50 * 210)
     code = (
-        "import sys; from repack.api import convert_file; convert_file(sys.argv[1], sys.argv[2], threads=4);"
+        "import sys; from repack import convert_file; convert_file(sys.argv[1], sys.argv[2], threads=4);"
         "print(*[line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')])"
     )
     arguments = [sys.executable, "-c", code, str(model), str(tmp_path / "m.dpl")]
@@ -243,7 +318,7 @@ def test_the_api_reads_what_it_wrote(pair: tuple[Path, Path]) -> None:
         assert tensor.rows.shape == (4, 5, 848)
         assert not tensor.rows.flags.writeable
         assert tensor.unpack(5, 7).tobytes() == q6_k(80, 3)[5 * 840 : 7 * 840]
-        assert tensor.planes(19).d.shape == (1, 4)
+        assert tensor.planes(19)["d"].shape == (1, 4)
         assert tensor.dequantize(0, 2).shape == (2, 1024)
         assert sidecar["no.rows"].dequantize().shape == (0, 256)
         assert len(sidecar) == 6

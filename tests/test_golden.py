@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import repack.convert
-from repack.api import convert_file
+from repack import convert_file
 from tests.build import F32_TENSOR, STRING, Model, T, dpl_by_hand, pair
 
 FOLDER = Path(__file__).parent / "golden"

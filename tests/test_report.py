@@ -16,7 +16,7 @@ from xml.etree import ElementTree as ET
 import jsonschema
 import pytest
 
-from repack.api import convert_file
+from repack import convert_file
 from tests.build import Q8_0, Model, T, q6_k_tensor
 from tests.reporting import ENVIRONMENT, HOSTILE, call, check_schema, damage, tensors
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from repack.api import convert_file
+from repack import convert_file
 from repack.command.report_files import prepare
 from repack.errors import EnvironmentFailure, UsageError
 from tests.build import Model

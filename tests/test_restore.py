@@ -16,8 +16,8 @@ import pytest
 import repack.restore
 from repack import Damaged, UsageError, convert_file, open_sidecar
 from repack.restore import restore
-from repack.sidecar.manifest import Q6_K, Manifest
-from repack.sidecar.reader import read_header
+from repack.sidecar.container import read_header
+from repack.sidecar.manifest import Manifest
 from tests import independent
 from tests.build import STRING, Model, T, pair, q6_k_tensor
 from tests.conftest import mixed_model
@@ -34,7 +34,9 @@ def model(tmp_path: Path) -> Path:
 
 def read(path: Path) -> dict[str, tuple[list[int], bytes]]:
     """The Q6_K tensors of a GGUF as gguf's own reader sees them."""
-    tensors = [tensor for tensor in gguf.GGUFReader(path).tensors if tensor.tensor_type == Q6_K]
+    tensors = [
+        tensor for tensor in gguf.GGUFReader(path).tensors if tensor.tensor_type == gguf.GGMLQuantizationType.Q6_K
+    ]
     return {tensor.name: ([int(size) for size in tensor.shape], tensor.data.tobytes()) for tensor in tensors}
 
 

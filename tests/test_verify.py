@@ -9,7 +9,7 @@ import libgguf
 import numpy as np
 import pytest
 
-from repack.api import convert_file
+from repack import convert_file
 from tests import independent
 from tests.build import Q6_K, STRING, Model, T, pair, q6_k, q6_k_tensor
 from tests.conftest import mixed_model

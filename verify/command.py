@@ -71,7 +71,7 @@ def _command(arguments: Sequence[str]) -> int:
     rows, device, forms = _rows(options.rows), _device(options.device), _forms(options.forms)
     console = Console(quiet=options.quiet, data_only=options.json == "-")
 
-    from repack.patterns import compiled  # noqa: PLC0415 - what --help need not wait for: NumPy, 0.2 s
+    from repack.plan import compiled  # noqa: PLC0415
     from verify.reports.delivery import deliver, prepare_reports  # noqa: PLC0415
     from verify.run import Options, verify  # noqa: PLC0415
     from verify.stages.provenance import parse_sha256  # noqa: PLC0415

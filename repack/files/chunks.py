@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from repack import layout
 from repack.files.pipeline import rows_per_chunk
 from repack.rows import Bytes
 from repack.sidecar.manifest import Entry
@@ -32,17 +31,17 @@ class Slot:
         self._back = np.empty(native_bytes, np.uint8)
         self._dpl = np.empty(dpl_bytes, np.uint8)
 
-    def native(self, rows: int, n: int) -> Bytes:
-        """Room for native rows, uint8 ``[rows, 210 n]``."""
-        return _shaped(self._native, rows, layout.BLOCK_BYTES * n)
+    def native(self, rows: int, entry: Entry) -> Bytes:
+        """Room for native rows, uint8 ``[rows, block_bytes * n]``."""
+        return _shaped(self._native, rows, entry.quant.block_bytes * entry.n)
 
-    def back(self, rows: int, n: int) -> Bytes:
-        """Room for the same rows once more, uint8 ``[rows, 210 n]``."""
-        return _shaped(self._back, rows, layout.BLOCK_BYTES * n)
+    def back(self, rows: int, entry: Entry) -> Bytes:
+        """Room for the same rows once more, uint8 ``[rows, block_bytes * n]``."""
+        return _shaped(self._back, rows, entry.quant.block_bytes * entry.n)
 
-    def dpl(self, rows: int, n: int) -> Bytes:
-        """Room for dpl rows, uint8 ``[rows, row_stride(n)]``."""
-        return _shaped(self._dpl, rows, layout.row_stride(n))
+    def dpl(self, rows: int, entry: Entry) -> Bytes:
+        """Room for dpl rows, uint8 ``[rows, row_stride]``."""
+        return _shaped(self._dpl, rows, entry.row_stride)
 
 
 def chunks_of(entries: Sequence[Entry], streams: int) -> Iterator[Chunk]:
@@ -64,7 +63,7 @@ def chunks_of(entries: Sequence[Entry], streams: int) -> Iterator[Chunk]:
 def _line(tensors: Iterator[tuple[int, Entry]], stream: int) -> Iterator[Chunk]:
     """Tensor after tensor, each the next that no other line has begun."""
     for index, entry in tensors:
-        step = rows_per_chunk(layout.BLOCK_BYTES * entry.n)
+        step = rows_per_chunk(entry.quant.block_bytes * entry.n)
         for row in range(0, entry.rows if entry.n else 0, step):
             yield Chunk(index, row, min(step, entry.rows - row), stream)
 
@@ -73,8 +72,8 @@ def slots_for(entries: Sequence[Entry], count: int) -> list[Slot]:
     """`count` sets of buffers, each fit for the largest chunk."""
     native = dpl = 0
     for entry in entries:
-        rows = min(rows_per_chunk(layout.BLOCK_BYTES * entry.n), entry.rows)
-        native = max(native, rows * layout.BLOCK_BYTES * entry.n)
+        rows = min(rows_per_chunk(entry.quant.block_bytes * entry.n), entry.rows)
+        native = max(native, rows * entry.quant.block_bytes * entry.n)
         dpl = max(dpl, rows * entry.row_stride)
     return [Slot(native, dpl) for _ in range(count)]
 

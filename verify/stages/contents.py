@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from repack import layout
 from repack.errors import Damaged, Differs, DplError, shown
 from repack.files.chunks import Chunk, Slot, chunks_of, slots_for
 from repack.files.digests import Digests
 from repack.files.pipeline import digest_threads, pump
+from repack.layout import QuantType
 from repack.rows import count_unusual, paddings, same_bytes, unpack_rows
 from verify.pairs import Files, Pair, row_name
 from verify.verdict import Verdict
@@ -57,9 +57,9 @@ def check_contents(
             nonlocal done
             found[chunk.tensor].merge(more)
             pair = pairs[chunk.tensor]
-            dpl = slot.dpl(chunk.rows, pair.entry.n)
+            dpl = slot.dpl(chunk.rows, pair.entry)
             if pair.source is not None:
-                verdict.bytes_compared += chunk.rows * pair.entry.n * layout.BLOCK_BYTES
+                verdict.bytes_compared += chunk.rows * pair.entry.n * pair.entry.quant.block_bytes
             done += dpl.size
             progress(done)
             return digests.feed(chunk, dpl)
@@ -71,7 +71,7 @@ def check_contents(
 
 def _examine(pair: Pair, chunk: Chunk, slot: Slot, files: Files) -> _Found:
     n = pair.entry.n
-    dpl = slot.dpl(chunk.rows, n)
+    dpl = slot.dpl(chunk.rows, pair.entry)
     files.read_dpl(pair, chunk.row, dpl)
     found = _Found(*count_unusual(dpl, pair.entry.quant, n))
     pad = next((zeros for _, zeros in paddings(dpl, pair.entry.quant, n) if zeros.any()), None)
@@ -80,7 +80,7 @@ def _examine(pair: Pair, chunk: Chunk, slot: Slot, files: Files) -> _Found:
         found.first_pad = f"{row_name(pair.entry.ne, chunk.row + row)}, padding byte {byte}"
     if pair.source is None:
         return found
-    native, back = slot.native(chunk.rows, n), slot.back(chunk.rows, n)
+    native, back = slot.native(chunk.rows, pair.entry), slot.back(chunk.rows, pair.entry)
     files.read_native(pair, chunk.row, native)
     unpack_rows(dpl, back, pair.entry.quant, n)
     if not same_bytes(native, back):
@@ -89,17 +89,16 @@ def _examine(pair: Pair, chunk: Chunk, slot: Slot, files: Files) -> _Found:
         row = int(different.any(axis=1).argmax())
         byte = int(different[row].argmax())
         found.first_difference = (
-            f"{row_name(pair.entry.ne, chunk.row + row)}, {place_in_block(byte)}: "
+            f"{row_name(pair.entry.ne, chunk.row + row)}, {place_in_block(pair.entry.quant, byte)}: "
             f"{back[row, byte]:#04x} in the sidecar, {native[row, byte]:#04x} in the model"
         )
     return found
 
 
-def place_in_block(byte: int) -> str:
+def place_in_block(quant: QuantType, byte: int) -> str:
     """A byte of a native row in the format's terms."""
-    block, rest = divmod(byte, layout.BLOCK_BYTES)
-    field = next(field for field in reversed(layout.FIELDS) if field.offset <= rest)
-    return f"super-block {block}, {field.name}[{rest - field.offset}]"
+    block, field, rest = quant.locate_native(byte)
+    return f"block {block}, {field.name}[{rest}]"
 
 
 def _conclude(pair: Pair, found: _Found, sha256: str, files: Files, verdict: Verdict) -> None:
