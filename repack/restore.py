@@ -19,7 +19,7 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.gguf_writer import WriterState
 
-from repack.errors import Damaged, os_failure, shown
+from repack.errors import Damaged, EnvironmentFailure, os_failure, shown
 from repack.files.output import OutputFile
 from repack.files.pipeline import rows_per_chunk
 from repack.files.reading import open_input, read_into
@@ -93,11 +93,19 @@ def _writer(manifest: Manifest, fd: int) -> GGUFWriter:
             writer.add_string(key, text)
     for entry in manifest.tensors:
         shape = (*reversed(entry.ne[1:]), entry.n * entry.quant.block_bytes)
-        kind = GGMLQuantizationType(entry.quant.number)
+        kind = _known(entry)
         writer.add_tensor_info(entry.name, shape, np.uint8, entry.nbytes, raw_dtype=kind)
     writer.fout = [os.fdopen(os.dup(fd), "wb")]
     writer.state = WriterState.EMPTY
     return writer
+
+
+def _known(entry: Entry) -> GGMLQuantizationType:
+    try:
+        return GGMLQuantizationType(entry.quant.number)
+    except ValueError:
+        what = f"the installed gguf cannot write tensors of type {shown(entry.quant.name)} ({entry.quant.number})"
+        raise EnvironmentFailure(what, hint="update gguf") from None
 
 
 class _Rows:
