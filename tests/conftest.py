@@ -8,7 +8,7 @@ import pytest
 
 from repack import convert_file
 from repack.demo import fetch
-from tests.build import F32_TENSOR, Model, T, q6_k_tensor
+from tests.support.models import F32_TENSOR, Model, T, q6_k_tensor
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from repack import convert_file
-from tests.build import Q8_0, Model, T
-from tests.reporting import damage, tensors
+from tests.support.models import Q8_0, Model, T
+from tests.support.reports import damage, tensors
 
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

@@ -162,7 +162,7 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
 
 
 def test_names_from_outside_are_shown_escaped(tmp_path: Path) -> None:
-    from tests.build import Model, q6_k_tensor
+    from tests.support.models import Model, q6_k_tensor
 
     name = "[bold red]x[/] \x1b[31m\n\u202egnirts " + "y" * 300
     model = Model([q6_k_tensor(name, (256, 2))]).write(tmp_path / "m.gguf")

@@ -20,10 +20,10 @@ import numpy as np
 import pytest
 
 from repack import convert_file
-from tests.build import Model, T, q6_k_tensor
-from tests.forge import GOLDEN
-from tests.q6k_rows import EDGE_D, edge_rows
-from tests.readers import CONSUMERS, compiled, load, reader
+from tests.support.models import Model, T, q6_k_tensor
+from tests.support.readers import CONSUMERS, compiled, load, reader
+from tests.support.rows import EDGE_D, edge_rows
+from tests.support.sidecars.forge import GOLDEN
 from verify.kernels import source
 
 CPP = CONSUMERS / "cpp"
@@ -118,7 +118,7 @@ def launcher_on_host(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert count == 1
     kernel = source("row.cu").replace("extern __shared__ uint4 stage[];", "static uint4 stage[1 << 14];")
     (folder / "row.cu").write_text(kernel)
-    shim = Path(__file__).with_name("cuda_runtime_on_host.h")
+    shim = Path(__file__).parent / "support" / "cuda" / "runtime_on_host.h"
     (folder / "cuda_runtime.h").write_text(f'#include "{shim}"\n')
     return build_on_host(launch, folder, folder)
 

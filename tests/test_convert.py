@@ -20,9 +20,9 @@ from repack.files.output import OutputFile
 from repack.layout import TYPES
 from repack.plan import make_plan, types_named
 from repack.restore import restore
-from tests import independent
-from tests.build import Q8_0, Model, T, dpl_by_hand, q6_k, q6_k_tensor, write_synthetic
 from tests.conftest import mixed_model
+from tests.support import independent
+from tests.support.models import Q8_0, Model, T, dpl_by_hand, q6_k, q6_k_tensor, write_synthetic
 from tests.test_gguf_index import split
 
 

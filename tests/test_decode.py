@@ -14,7 +14,7 @@ from repack.errors import EnvironmentFailure
 from repack.layout import DEFAULT
 from repack.sidecar.manifest import Entry
 from repack.sidecar.reader import Sidecar
-from tests.build import Q6_K, Model, T, q6_k
+from tests.support.models import Q6_K, Model, T, q6_k
 from tests.test_verify import dpl_byte, flip, judge
 from verify.contract.activations import Activations
 from verify.contract.emulation import decode_forms

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from repack.rows import Bytes
-from tests.q6k_rows import EDGE_D, edge_rows, random_rows, set_d
+from tests.support.rows import EDGE_D, edge_rows, random_rows, set_d
 from verify.contract.activations import Activations, adversarial, seeded
 from verify.contract.emulation import Floats, as_bits, decode, decode_digest, decode_forms, group_sums
 from verify.contract.forms import LOOP, PF, Form, forms_for, row_form

@@ -11,8 +11,8 @@ import pytest
 from repack import convert_file, open_sidecar
 from repack.layout import DEFAULT, FIELDS, row_stride
 from repack.rows import pack_rows
-from tests.build import Model, q6_k, q6_k_tensor
-from tests.readers import CONSUMERS
+from tests.support.models import Model, q6_k, q6_k_tensor
+from tests.support.readers import CONSUMERS
 
 ENGINE = (CONSUMERS.parent / "engine.md").read_text()
 

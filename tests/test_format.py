@@ -17,9 +17,9 @@ import pytest
 import safetensors.numpy
 
 from tests import test_format_manifest
-from tests.apart import FIELDS, FORMAT, File, natives, section
-from tests.forge import GOLDEN
-from tests.readers import reader
+from tests.support.readers import reader
+from tests.support.sidecars.apart import FIELDS, FORMAT, File, natives, section
+from tests.support.sidecars.forge import GOLDEN
 
 Pair = tuple[Path, Path]
 

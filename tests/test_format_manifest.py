@@ -12,11 +12,11 @@ import gguf
 import pytest
 
 from repack import convert_file
-from tests.apart import FIELDS, FORMAT, File, natives, section
-from tests.build import F32_TENSOR, Q6_K, STRING, Model, T, pair, q6_k_tensor
 from tests.conftest import mixed_model
-from tests.forge import canonical
-from tests.readers import reader
+from tests.support.models import F32_TENSOR, Q6_K, STRING, Model, T, pair, q6_k_tensor
+from tests.support.readers import reader
+from tests.support.sidecars.apart import FIELDS, FORMAT, File, natives, section
+from tests.support.sidecars.forge import canonical
 
 Pair = tuple[Path, Path]
 

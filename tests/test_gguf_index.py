@@ -10,8 +10,23 @@ import pytest
 
 from repack.errors import Damaged, UsageError
 from repack.gguf.index import header_sha256, read_index, type_name
-from tests.build import ARRAY, F32_TENSOR, I32, Q8_0, STRING, U8, U16, U32, Model, T, pair, q6_k_tensor, scalar, string
 from tests.conftest import mixed_model
+from tests.support.models import (
+    ARRAY,
+    F32_TENSOR,
+    I32,
+    Q8_0,
+    STRING,
+    U8,
+    U16,
+    U32,
+    Model,
+    T,
+    pair,
+    q6_k_tensor,
+    scalar,
+    string,
+)
 
 ARCHITECTURE = pair("general.architecture", STRING, "test")
 

@@ -15,7 +15,7 @@ import pytest
 
 import repack.convert
 from repack import convert_file
-from tests.build import F32_TENSOR, STRING, Model, T, dpl_by_hand, pair
+from tests.support.models import F32_TENSOR, STRING, Model, T, dpl_by_hand, pair
 
 FOLDER = Path(__file__).parent / "golden"
 VERSION = "golden"

@@ -13,7 +13,7 @@ import pytest
 
 from repack.layout import row_stride
 from repack.rows import Bytes
-from tests.q6k_rows import edge_rows, packed, padded, random_rows
+from tests.support.rows import edge_rows, packed, padded, random_rows
 from verify.contract.activations import adversarial, pack_plain, pack_quarters, seeded
 from verify.contract.emulation import as_bits, decode
 from verify.contract.forms import LAYOUTS, LOOP, PF, Form, pf_applies, row_form
@@ -22,7 +22,7 @@ from verify.kernels import source
 GXX = shutil.which("g++")
 pytestmark = pytest.mark.skipif(GXX is None, reason="g++ not found")
 MULTIPROCESSORS = 2  # so that a walking block has several rows
-SHIM = Path(__file__).with_name("cuda_on_host.h")
+SHIM = Path(__file__).parent / "support" / "cuda" / "on_host.h"
 
 DECODE = """
 extern "C" void run(void (*kernel)(const u8*, const u8*, float*, long long, int), int grid, int block,

@@ -12,11 +12,11 @@ import pytest
 
 from repack import Damaged, convert_file
 from repack.sidecar.checks import from_json
-from tests import independent
-from tests.forge import GOLDEN, Forge, canonical, paths, put, sealed, tiny
-from tests.forged import BROKEN
-from tests.forged_sound import SOUND
-from tests.readers import CONSUMERS
+from tests.support import independent
+from tests.support.readers import CONSUMERS
+from tests.support.sidecars.broken import BROKEN
+from tests.support.sidecars.forge import GOLDEN, Forge, canonical, paths, put, sealed, tiny
+from tests.support.sidecars.sound import SOUND
 
 SCHEMA = json.loads((CONSUMERS.parent / "manifest.schema.json").read_text())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.forge import Forge, canonical, paths, put, sealed, tiny
-from tests.forged import BROKEN, BROKEN_DATA
-from tests.forged_sound import SOUND
-from tests.readers import CONSUMERS, DATA_READERS, HEADER_READERS, Accepts
+from tests.support.readers import CONSUMERS, DATA_READERS, HEADER_READERS, Accepts
+from tests.support.sidecars.broken import BROKEN, BROKEN_DATA
+from tests.support.sidecars.forge import Forge, canonical, paths, put, sealed, tiny
+from tests.support.sidecars.sound import SOUND
 
 FORMAT = CONSUMERS.parent / "format.md"
 

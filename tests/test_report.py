@@ -17,8 +17,8 @@ import jsonschema
 import pytest
 
 from repack import convert_file
-from tests.build import Q8_0, Model, T, q6_k_tensor
-from tests.reporting import ENVIRONMENT, HOSTILE, call, check_schema, damage, tensors
+from tests.support.models import Q8_0, Model, T, q6_k_tensor
+from tests.support.reports import ENVIRONMENT, HOSTILE, call, check_schema, damage, tensors
 
 
 def good(model: Path, sidecar: Path) -> None:

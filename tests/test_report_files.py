@@ -13,8 +13,8 @@ import pytest
 from repack import convert_file
 from repack.command.report_files import prepare
 from repack.errors import EnvironmentFailure, UsageError
-from tests.build import Model
-from tests.reporting import ENVIRONMENT, call, damage, tensors
+from tests.support.models import Model
+from tests.support.reports import ENVIRONMENT, call, damage, tensors
 
 Pair = tuple[Path, Path]
 

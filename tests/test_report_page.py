@@ -15,7 +15,7 @@ from repack.command.console import Console
 from repack.errors import Differs, EnvironmentFailure
 from repack.layout import DEFAULT
 from repack.sidecar.manifest import Entry
-from tests.reporting import HOSTILE, check_schema
+from tests.support.reports import HOSTILE, check_schema
 from tests.test_report import check_counts
 from verify.gpu.timing import ShapeTimings, Timing
 from verify.reports.as_json import to_json

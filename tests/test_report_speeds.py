@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.reporting import check_schema
+from tests.support.reports import check_schema
 from verify.gpu.timing import ShapeTimings, Timing
 from verify.reports.as_json import to_json
 from verify.reports.markdown import to_markdown

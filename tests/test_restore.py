@@ -18,9 +18,9 @@ from repack import Damaged, UsageError, convert_file, open_sidecar
 from repack.restore import restore
 from repack.sidecar.container import read_header
 from repack.sidecar.manifest import Manifest
-from tests import independent
-from tests.build import STRING, Model, T, pair, q6_k_tensor
 from tests.conftest import mixed_model
+from tests.support import independent
+from tests.support.models import STRING, Model, T, pair, q6_k_tensor
 
 Pair = tuple[Path, Path]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from repack import open_sidecar
-from tests.readers import load
+from tests.support.readers import load
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from repack import convert_file
-from tests import independent
-from tests.build import Q6_K, STRING, Model, T, pair, q6_k, q6_k_tensor
 from tests.conftest import mixed_model
+from tests.support import independent
+from tests.support.models import Q6_K, STRING, Model, T, pair, q6_k, q6_k_tensor
 from verify.contract import oracle
 from verify.run import Options, verify
 from verify.stages.contents import place_in_block

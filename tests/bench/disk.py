@@ -30,13 +30,13 @@ Section = tuple[str, Found, Iterable[tuple[str, str]]]
 SYNTHETIC = """
 import sys, json
 from pathlib import Path
-from tests.build import write_synthetic
+from tests.support.models import write_synthetic
 write_synthetic(Path(sys.argv[1]), json.load(sys.stdin))
 """
 SPARSE = """
 import sys, os
 from pathlib import Path
-from tests.build import Model, T
+from tests.support.models import Model, T
 path, rows = Path(sys.argv[1]), int(sys.argv[2])
 head = Model([T("a", (12800, rows), data=b"")]).parts()[0]
 path.write_bytes(head)

@@ -18,8 +18,8 @@ from repack.errors import DplError
 from repack.gguf.index import header_sha256, read_index
 from repack.plan import as_entry, make_plan
 from repack.sidecar.reader import Sidecar
-from tests.build import dpl_by_hand
-from tests.hostile import sidecars
+from tests.support.models import dpl_by_hand
+from tests.support.sidecars import by_hand as sidecars
 from verify.pairs import Pair, opened
 from verify.stages import header as checks
 from verify.stages import selection

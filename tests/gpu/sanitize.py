@@ -11,7 +11,7 @@ import cupy
 import numpy as np
 
 from tests.gpu.test_decode import extra_forms, rows_of
-from tests.q6k_rows import random_rows
+from tests.support.rows import random_rows
 from verify.contract.activations import pack_quarters, seeded
 from verify.contract.forms import forms_for
 from verify.gpu.device import can_stage, decoder, preflight, tool

@@ -11,7 +11,7 @@ import pytest
 from repack.errors import EnvironmentFailure
 from repack.layout import FIELDS, PADDED_BLOCK_BYTES, pad_start, row_stride
 from repack.rows import Bytes
-from tests.q6k_rows import EDGE_D, edge_rows, packed, random_rows, set_d
+from tests.support.rows import EDGE_D, edge_rows, packed, random_rows, set_d
 from verify import kernels
 from verify.contract.activations import Activations, adversarial, pack_plain, pack_quarters, seeded
 from verify.contract.emulation import as_bits, decode_digest, decode_forms

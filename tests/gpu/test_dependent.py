@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.q6k_rows import packed, random_rows
+from tests.support.rows import packed, random_rows
 from verify.contract.activations import pack_quarters, seeded
 from verify.contract.forms import Form, row_form
 from verify.gpu.dependent import can_launch_dependent

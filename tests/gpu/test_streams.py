@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.gpu.test_decode import assert_same_as_cpu, rows_of
-from tests.q6k_rows import random_rows
+from tests.support.rows import random_rows
 from verify.contract.activations import seeded
 from verify.contract.forms import forms_for
 from verify.gpu.device import preflight

@@ -17,9 +17,9 @@ import pytest
 from repack.errors import DplError
 from repack.gguf.index import GGUFIndex, read_index
 from repack.sidecar.container import tensor_offsets
-from tests.build import Model, q6_k_tensor
-from tests.hostile.calls import call
-from tests.hostile.sidecars import sidecar_of, write_pair
+from tests.support.calls import call
+from tests.support.models import Model, q6_k_tensor
+from tests.support.sidecars.by_hand import sidecar_of, write_pair
 from verify.pairs import Files, Pair, opened
 from verify.stages.contents import check_contents
 from verify.stages.header import check_sidecar

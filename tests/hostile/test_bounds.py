@@ -13,9 +13,9 @@ import pytest
 from repack.errors import Damaged
 from repack.gguf.index import read_index
 from repack.sidecar.checks import from_json
-from tests.build import ARRAY, F32_TENSOR, STRING, U8, U16, U32, Model, T, pair, q6_k_tensor, string
-from tests.hostile.calls import MIB, Done, call, listing
-from tests.hostile.sidecars import canonical, framed, header_of, manifest_of, sealed, tiny_model
+from tests.support.calls import MIB, Done, call, listing
+from tests.support.models import ARRAY, F32_TENSOR, STRING, U8, U16, U32, Model, T, pair, q6_k_tensor, string
+from tests.support.sidecars.by_hand import canonical, framed, header_of, manifest_of, sealed, tiny_model
 
 TIB = 1 << 40
 

@@ -15,9 +15,9 @@ import pytest
 
 from repack.command.console import run
 from repack.files.signals import raise_on_signals
-from tests.hostile import faults
-from tests.hostile.calls import COMMANDS, Done, call, call_function, listing
-from tests.hostile.sidecars import tiny_model
+from tests.support import faults
+from tests.support.calls import COMMANDS, Done, call, call_function, listing
+from tests.support.sidecars.by_hand import tiny_model
 
 OLD = b"what was there before"
 STEP = int(os.environ.get("DPL_EVERY_LINE", "3"))

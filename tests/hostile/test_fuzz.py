@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.build import (
+from tests.fuzz import mutate, targets
+from tests.support.models import (
     ARRAY,
     BOOL,
     F32,
@@ -27,8 +28,7 @@ from tests.build import (
     pair,
     q6_k_tensor,
 )
-from tests.fuzz import mutate, targets
-from tests.hostile import sidecars
+from tests.support.sidecars import by_hand as sidecars
 from verify.verdict import Verdict
 
 STEADY = settings(

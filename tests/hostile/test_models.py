@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.build import (
+from tests.support.calls import MIB, call, listing
+from tests.support.models import (
     ARRAY,
     F32_TENSOR,
     F64,
@@ -27,8 +28,7 @@ from tests.build import (
     q6_k_tensor,
     string,
 )
-from tests.hostile.calls import MIB, call, listing
-from tests.hostile.sidecars import sidecar_of, tiny_model
+from tests.support.sidecars.by_hand import sidecar_of, tiny_model
 
 ARCH = pair("general.architecture", STRING, "test")
 GOOD = q6_k_tensor("good", (256, 2))

@@ -14,9 +14,9 @@ import pytest
 
 from repack import convert_file
 from repack.files.output import OutputFile
-from tests.build import Model
-from tests.hostile.calls import call, listing
-from tests.hostile.sidecars import tiny_model, write_pair
+from tests.support.calls import call, listing
+from tests.support.models import Model
+from tests.support.sidecars.by_hand import tiny_model, write_pair
 
 NOBODY = 65534
 

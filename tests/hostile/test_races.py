@@ -17,10 +17,10 @@ import pytest
 from repack.command.console import run
 from repack.errors import EnvironmentFailure
 from repack.sidecar.reader import Sidecar
-from tests.build import Model, q6_k_tensor
-from tests.hostile import faults
-from tests.hostile.calls import COMMANDS, Child, call, listing
-from tests.hostile.sidecars import tiny_model, write_pair
+from tests.support import faults
+from tests.support.calls import COMMANDS, Child, call, listing
+from tests.support.models import Model, q6_k_tensor
+from tests.support.sidecars.by_hand import tiny_model, write_pair
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.build import F32_TENSOR, STRING, U16, Model, T, pair, q6_k_tensor
-from tests.hostile.calls import call
-from tests.hostile.sidecars import sidecar_of, tiny_model
+from tests.support.calls import call
+from tests.support.models import F32_TENSOR, STRING, U16, Model, T, pair, q6_k_tensor
+from tests.support.sidecars.by_hand import sidecar_of, tiny_model
 
 NASTY = {
     "markup": "[bold red]x[/bold red][link=file:///etc]y[/link]",

@@ -14,9 +14,9 @@ import pytest
 
 from repack.errors import Damaged
 from repack.sidecar.reader import Sidecar
-from tests.build import Model, q6_k, q6_k_tensor
-from tests.hostile.calls import MIB, call, listing
-from tests.hostile.sidecars import (
+from tests.support.calls import MIB, call, listing
+from tests.support.models import Model, q6_k, q6_k_tensor
+from tests.support.sidecars.by_hand import (
     Json,
     canonical,
     data_of,

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.forge import T0, Forge, changed, extra, paths, put, tiny, with_tensors
+from tests.support.sidecars.forge import T0, Forge, changed, extra, paths, put, tiny, with_tensors
 
 WRONG_TYPES: tuple[Any, ...] = (None, True, -1, 1 << 63, "1", "\ud800", [], {}, [None], ...)
 STILL_WRONG: tuple[Any, ...] = (-1, 1 << 63, "\ud800", [None])

@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from tests.build import F32_TENSOR, Q6_K, Model, T, dpl_by_hand, q6_k_tensor
+from tests.support.models import F32_TENSOR, Q6_K, Model, T, dpl_by_hand, q6_k_tensor
 
 Json = dict[str, Any]
 

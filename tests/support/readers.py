@@ -23,7 +23,7 @@ from repack import Damaged, open_sidecar
 from repack.restore import restore
 from verify.run import Options, verify
 
-CONSUMERS = Path(__file__).parents[1] / "docs" / "consumers"
+CONSUMERS = Path(__file__).parents[2] / "docs" / "consumers"
 SANITIZED = ("-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror")
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import jsonschema
 
-from tests.build import T, q6_k_tensor
+from tests.support.models import T, q6_k_tensor
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
 
 

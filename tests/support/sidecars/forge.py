@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 T0 = ("tensors", 0)
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 SEAL = re.compile(r'"manifest_sha256":"([^"]*)",')
 
 

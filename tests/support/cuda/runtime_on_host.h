@@ -1,4 +1,4 @@
-// The few calls of the CUDA runtime that docs/consumers/cpp/launch.cu makes, on plain memory; see cuda_on_host.h.
+// The few calls of the CUDA runtime that docs/consumers/cpp/launch.cu makes, on plain memory; see on_host.h.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda_on_host.h"
+#include "on_host.h"
 
 enum cudaError_t { cudaSuccess };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
