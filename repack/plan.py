@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repack.errors import Damaged, NothingToDo, UsageError, shown
-from repack.gguf.index import GGUFIndex, Tensor, read_index, type_name
+from repack.gguf.index import GGUFIndex, Tensor, check_tensors, read_index
+from repack.gguf.types import type_name
 from repack.layout import DEFAULT, TYPES, QuantType
 from repack.sidecar.manifest import RESERVED_NAME, Entry, Skipped
 
@@ -101,6 +102,7 @@ def make_plan(
     skipped = census(tensor for tensor in index.tensors if tensor.name not in chosen)
     if not selected:
         _nothing(index, types, bool(of_types), skipped)
+    check_tensors(index, selected)
     for tensor in selected:
         _check_supported(tensor, index)
     return Plan(

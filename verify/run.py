@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repack.errors import DplError, EnvironmentFailure, NothingToDo, UsageError
+from repack.errors import Damaged, DplError, EnvironmentFailure, NothingToDo, UsageError
 from repack.files.pipeline import worker_threads
 from repack.sidecar.container import tensor_offsets
 from verify.contract.forms import FORM_NAMES
@@ -132,8 +132,15 @@ def _run_stages(
     manifest, data_start = header
     comparable = {}
     if index is not None:
+        from repack.gguf.index import check_tensors  # noqa: PLC0415
         from verify.stages.selection import check_selection, check_source  # noqa: PLC0415 - of no use without a model
 
+        asked, left_out = set(manifest.types), set(manifest.left_out)
+        try:
+            check_tensors(index, [one for one in index.tensors if one.type in asked and one.name not in left_out])
+        except Damaged as error:
+            verdict.failed("source", error)
+            return
         comparable = check_selection(manifest, index, files.sidecar_name, verdict)
         check_source(manifest, index, files, verdict)
     offsets = tensor_offsets(manifest)

@@ -41,10 +41,14 @@ def _not_a_file(where: str) -> Damaged:
     return Damaged(what, where=where, expected="a regular file", hint="write it to disk first")
 
 
-def stamp(fd: int) -> tuple[int, int, int, int]:
-    """What tells a file from another one and from itself after a change: device, inode, size, time of change."""
+Stamp = tuple[int, int]
+"""What tells a file from itself after a change, and from another in its place: size, and time of change in ns."""
+
+
+def stamp(fd: int) -> Stamp:
+    """The state of an open file. Without inode numbers: some mounts give a file another one at every look."""
     status = os.fstat(fd)
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
 def utf8(path: str) -> str:

@@ -1,36 +1,38 @@
-"""GGUF header -> table of tensors, with every bound checked before it is used.
+"""A model's table of tensors, over all of its shards.
 
 Own code beside a library, and why: gguf 0.19's GGUFReader decodes every vocabulary entry (15 s and 715 MB for a model
 of 253 MB), fails on tensor types it does not know, accepts offsets that wrap into the header, and hangs on a 49-byte
-file. This walk skips arrays by their length, keeps raw type numbers, and believes no number that the file size does
-not allow. The constants and type sizes are gguf's. The format: ``docs/gguf.md`` in the ggml repository.
+file. The format: ``docs/gguf.md`` in the ggml repository.
+
+What a tensor says of itself is noted here, and no more: a model may hold tensors of types and shapes that nobody here
+has heard of. `check_tensors` looks closely, at those that are going to be used. One thing is looked for in all of them:
+whether the file is cut short. It is when a tensor begins behind the file's end, or ends there, where the size of its
+type is beyond doubt (`repack.gguf.types.SETTLED`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
-from repack.errors import Damaged, UsageError, shown
-from repack.files.reading import open_input, read_bytes, stamp, utf8
-from repack.gguf.cursor import Cursor
-from repack.gguf.metadata import Scalar, alignment_of, read_metadata
-from repack.gguf.preamble import MAX_TENSORS, read_preamble
-from repack.gguf.types import GGML_QUANT_SIZES, GGMLQuantizationType
+from repack.errors import Damaged, shown
+from repack.files.reading import Stamp, open_input, read_bytes, stamp, utf8
+from repack.gguf.header import MAX_TENSORS, Cursor, Scalar, alignment_of, read_counts, read_metadata
+from repack.gguf.split import refuse_stranger, shard_count, siblings_of
+from repack.gguf.types import GGML_TYPES, SETTLED
 
-MAX_SHARDS = 512
 MAX_DIMS = 4
+"""Dimensions of a tensor that can be used."""
+_MAX_DIMS_LISTED = 64
+"""Dimensions of a tensor that can be passed over. Nothing makes more; a greater number is no number of dimensions."""
 _MAX_SIZE = 1 << 63
 _WINDOW = 1 << 20
-
-_BLOCKS: dict[int, tuple[int, int]] = {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()}
-_SPLIT_NAME = re.compile(r"^(?P<prefix>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf$", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,8 @@ class Shard:
     alignment: int
     data_offset: int
     """Bytes before the data section: header, tensor table and alignment padding."""
-    stamp: tuple[int, int, int, int]
-    """Which file it was when it was indexed, and in which state, see `repack.files.reading.stamp`."""
+    stamp: Stamp
+    """The state it was in when it was indexed, see `repack.files.reading.stamp`."""
 
     @property
     def name(self) -> str:
@@ -58,13 +60,13 @@ class Tensor:
 
     name: str
     type: int
-    """Raw ggml type number, known to gguf or not."""
+    """Raw ggml type number, known to ggml or not."""
     ne: tuple[int, ...]
     """Dimensions, row length first, as in the GGUF."""
     offset: int
     """Absolute byte offset in the shard's file."""
     nbytes: int | None
-    """None when the size of the type is not known."""
+    """None when it is not known: the type is not, or what ggml knows by its number would not fit here."""
     shard: int
     """Index into `GGUFIndex.shards`."""
 
@@ -86,54 +88,44 @@ class GGUFIndex:
     metadata: Mapping[str, Scalar]
 
 
-def type_name(number: int) -> str:
-    """The ggml name of a tensor type, or ``type N`` if gguf knows none."""
-    return GGMLQuantizationType(number).name if number in _BLOCKS else f"type {number}"
-
-
 def read_index(path: Path) -> GGUFIndex:
     """Index a model; of a split model the first shard is given and its siblings are found by name.
 
     Raises Damaged if a file is damaged, unsupported or missing from a split, UsageError if `path` names no file.
     """
     shard, tensors, metadata = _read_shard(path, 0)
-    count, number = metadata.get("split.count", 1), metadata.get("split.no", 0)
-    if not isinstance(count, int) or count <= 1:
+    count = shard_count(path, metadata)
+    if count == 1:
         return GGUFIndex((shard,), tensors, metadata)
-    paths = _sibling_paths(path, count, number)
     shards, all_tensors = [shard], list(tensors)
-    for index, sibling in enumerate(paths[1:], start=1):
-        other, more, other_metadata = _read_shard(sibling, index)
-        for key, expected in (("split.count", count), ("split.no", index)):
-            if other_metadata.get(key) != expected:
-                raise Damaged(
-                    f"does not belong to the model of {shown(path.name)}",
-                    where=shown(sibling),
-                    found=f"{key} {shown(other_metadata.get(key))}",
-                    expected=expected,
-                )
-        name = "general.architecture"
-        if name in other_metadata and other_metadata[name] != metadata.get(name):
-            raise Damaged(
-                f"does not belong to the model of {shown(path.name)}",
-                where=shown(sibling),
-                found=f"architecture {shown(other_metadata[name])}",
-                expected=shown(metadata.get(name)),
-            )
+    for number, sibling in enumerate(siblings_of(path, count, metadata), start=1):
+        other, more, other_metadata = _read_shard(sibling, number)
+        refuse_stranger(sibling, path, other_metadata, metadata, number, count)
         shards.append(other)
         all_tensors += more
         if len(all_tensors) > MAX_TENSORS:
             raise Damaged(f"has more than the {MAX_TENSORS} tensors supported in its shards", where=shown(path))
     total = metadata.get("split.tensors.count", len(all_tensors))
     if total != len(all_tensors):
-        raise Damaged(
-            "the shards do not hold the model's tensors",
-            where=shown(path),
-            found=len(all_tensors),
-            expected=shown(total),
-        )
-    _refuse_duplicates((tensor.name for tensor in all_tensors), "tensor", shown(path))
+        what = "the shards do not hold the model's tensors"
+        raise Damaged(what, where=shown(path), found=len(all_tensors), expected=shown(total))
+    _refuse_duplicates(all_tensors, shown(path))
     return GGUFIndex(tuple(shards), tuple(all_tensors), metadata)
+
+
+def check_tensors(index: GGUFIndex, chosen: Iterable[Tensor]) -> None:
+    """Raise Damaged unless every chosen tensor can be used: its type, its shape and its place make sense.
+
+    It must have 1 to 4 dimensions, rows of whole blocks, an aligned offset, all of its bytes in the file, and none of
+    them in common with another tensor, identical ranges included: ggml loads no such file either. What tensors that are
+    not chosen have in common is their affair.
+    """
+    names = set()
+    for tensor in chosen:
+        _check(index.shards[tensor.shard], tensor)
+        names.add(tensor.name)
+    for number, shard in enumerate(index.shards):
+        _refuse_overlaps(shard, [tensor for tensor in index.tensors if tensor.shard == number], names)
 
 
 def header_sha256(fd: int, shard: Shard) -> str:
@@ -144,32 +136,14 @@ def header_sha256(fd: int, shard: Shard) -> str:
     return digest.hexdigest()
 
 
-def _sibling_paths(path: Path, count: int, number: Scalar) -> list[Path]:
-    match = _SPLIT_NAME.match(path.name)
-    if count > MAX_SHARDS or not isinstance(number, int) or not 0 <= number < count:
-        raise Damaged(
-            "its place in a split model makes no sense",
-            where=shown(path),
-            found=f"split.no {shown(number)}, split.count {shown(count)}",
-            expected=f"split.no below split.count, which is <= {MAX_SHARDS}",
-        )
-    if number != 0:
-        first = f"{match['prefix']}-00001-of-{count:05d}.gguf" if match else "the first shard"
-        raise UsageError(
-            f"is shard {number + 1} of {count} of a split model", where=shown(path), hint=f"give {shown(first)}"
-        )
-    if not match or int(match["no"]) != 1 or int(match["count"]) != count:
-        raise Damaged(
-            f"is the first of {count} shards but is not named so, the others cannot be found",
-            where=shown(path),
-            expected=shown(f"NAME-00001-of-{count:05d}.gguf"),
-        )
-    paths = [path.with_name(f"{match['prefix']}-{index:05d}-of-{count:05d}.gguf") for index in range(1, count + 1)]
-    missing = [sibling.name for sibling in paths if not sibling.exists()]
-    if missing:
-        listed = ", ".join(shown(name) for name in missing[:8]) + (", ..." if len(missing) > 8 else "")
-        raise Damaged(f"{len(missing)} of {count} shards are missing: {listed}", where=shown(path))
-    return paths
+class _Listed(NamedTuple):
+    """A tensor as its shard lists it."""
+
+    name: str
+    ne: tuple[int, ...]
+    type: int
+    offset: int
+    """From the beginning of the data section."""
 
 
 def _read_shard(path: Path, number: int) -> tuple[Shard, tuple[Tensor, ...], dict[str, Scalar]]:
@@ -177,81 +151,105 @@ def _read_shard(path: Path, number: int) -> tuple[Shard, tuple[Tensor, ...], dic
     try:
         found = stamp(fd)
         cursor = Cursor(fd, shown(path))
-        version, tensor_count, key_count = read_preamble(cursor, path)
+        version, tensor_count, key_count = read_counts(cursor)
         metadata = read_metadata(cursor, key_count)
         alignment = alignment_of(metadata, cursor.where)
-        entries = [_tensor_entry(cursor) for _ in range(tensor_count)]
+        listed = [_read_listed(cursor) for _ in range(tensor_count)]
     finally:
         os.close(fd)
-    _refuse_duplicates((entry[0] for entry in entries), "tensor", cursor.where)
     shard = Shard(path, cursor.size, version, alignment, _align(cursor.position, alignment), found)
-    tensors = tuple(_place(shard, number, *entry) for entry in entries)
-    _refuse_overlaps(shard, tensors)
+    tensors = _placed(listed, shard, number)
+    _refuse_duplicates(tensors, cursor.where)
     return shard, tensors, metadata
 
 
-def _tensor_entry(cursor: Cursor) -> tuple[str, tuple[int, ...], int, int]:
+def _read_listed(cursor: Cursor) -> _Listed:
     name = cursor.name("a tensor name")
     what = f"the entry of tensor {shown(name)}"
     dims = cursor.unsigned(4, what)
-    if not 1 <= dims <= MAX_DIMS:
-        raise Damaged(f"tensor {shown(name)} has {dims} dimensions", where=cursor.where, expected=f"1 to {MAX_DIMS}")
+    if dims > _MAX_DIMS_LISTED or not (dims or name):  # a table that ends before its count is followed by zeros
+        found = f"{dims} dimensions"
+        raise Damaged(f"{what} makes no sense", where=cursor.where, found=found, hint="the file is damaged")
     ne = tuple(cursor.unsigned(8, what) for _ in range(dims))
-    if max(ne) >= _MAX_SIZE or prod(max(size, 1) for size in ne) >= _MAX_SIZE:
-        raise Damaged(
-            f"tensor {shown(name)} is larger than any file can be", where=cursor.where, found=f"ne {list(ne)}"
-        )
-    return name, ne, cursor.unsigned(4, what), cursor.unsigned(8, what)
+    return _Listed(name, ne, cursor.unsigned(4, what), cursor.unsigned(8, what))
 
 
-def _place(shard: Shard, number: int, name: str, ne: tuple[int, ...], kind: int, relative: int) -> Tensor:
-    """Turn a table entry into a tensor whose bytes are known to lie in the file."""
-    where, what = shown(shard.path), f"tensor {shown(name)}"
-    nbytes: int | None = None if all(ne) else 0
-    if kind in _BLOCKS:
-        weights, block_bytes = _BLOCKS[kind]
-        if ne[0] % weights:
-            raise Damaged(
-                f"{what} of type {type_name(kind)} has a row length that is no multiple of {weights}",
-                where=where,
-                found=f"ne0 {ne[0]}",
-            )
-        nbytes = prod(ne) // weights * block_bytes
-    if relative % shard.alignment:
-        raise Damaged(
-            f"{what} is not aligned", where=where, found=f"offset {relative}", expected=f"% {shard.alignment} == 0"
-        )
-    offset = shard.data_offset + relative
-    empty = nbytes == 0
-    limit = _align(shard.size, shard.alignment) if empty else shard.size
-    needed = offset if empty else offset + (nbytes or 1)
-    if needed > max(limit, shard.data_offset if empty else 0):
-        raise Damaged(
-            f"is cut short: {what} needs bytes {offset} to {needed}",
-            where=where,
-            found=f"{shard.size} bytes",
-            hint="download the file again, or join its parts first",
-        )
-    return Tensor(name, kind, ne, offset, nbytes, number)
+def _placed(listed: list[_Listed], shard: Shard, number: int) -> tuple[Tensor, ...]:
+    """Tensors at their places in the file. Raises Damaged if the file is cut short."""
+    begins = sorted({shard.data_offset + tensor.offset for tensor in listed})
+    tensors = []
+    for name, ne, kind, relative in listed:
+        offset, nbytes = shard.data_offset + relative, _size(kind, ne)
+        if nbytes and kind >= SETTLED:
+            after = bisect_right(begins, offset)
+            room = (begins[after] if after < len(begins) else shard.size) - offset
+            nbytes = nbytes if nbytes <= room else None
+        end = offset + (1 if nbytes is None else nbytes)
+        if nbytes != 0 and end > shard.size:
+            raise _cut_short(shard, name, offset, end)
+        tensors.append(Tensor(name, kind, ne, offset, nbytes, number))
+    return tuple(tensors)
 
 
-def _refuse_overlaps(shard: Shard, tensors: tuple[Tensor, ...]) -> None:
-    """No two tensors share a byte, identical ranges included: ggml loads no such file either."""
-    solid = sorted((tensor for tensor in tensors if tensor.nbytes != 0), key=lambda tensor: tensor.offset)
-    for before, after in pairwise(solid):
-        if after.offset < before.offset + (before.nbytes or 1):
-            raise Damaged(
-                f"tensors {shown(before.name)} and {shown(after.name)} overlap at byte {after.offset}",
-                where=shown(shard.path),
-            )
+def _size(kind: int, ne: tuple[int, ...]) -> int | None:
+    """Bytes of a tensor of this type and shape, as ggml has them; None if it has none such."""
+    if not all(ne):
+        return 0
+    if kind not in GGML_TYPES:
+        return None
+    _, weights, nbytes = GGML_TYPES[kind]
+    return prod(ne) // weights * nbytes if (ne[0] if ne else 1) % weights == 0 else None
 
 
-def _refuse_duplicates(names: Iterable[str], what: str, where: str) -> None:
+def _check(shard: Shard, tensor: Tensor) -> None:
+    where, what = shown(shard.path), f"tensor {shown(tensor.name)}"
+    ne, kind = tensor.ne, GGML_TYPES[tensor.type]
+    if not 1 <= len(ne) <= MAX_DIMS:
+        raise Damaged(f"{what} has {len(ne)} dimensions", where=where, expected=f"1 to {MAX_DIMS}")
+    if prod(max(size, 1) for size in ne) >= _MAX_SIZE:
+        raise Damaged(f"{what} is larger than any file can be", where=where, found=f"ne {list(ne)}")
+    if ne[0] % kind.block_weights:
+        why = f"{what} of type {kind.name} has a row length that is no multiple of {kind.block_weights}"
+        raise Damaged(why, where=where, found=f"ne0 {ne[0]}")
+    if (tensor.offset - shard.data_offset) % shard.alignment:
+        found, expected = f"offset {tensor.offset - shard.data_offset}", f"% {shard.alignment} == 0"
+        raise Damaged(f"{what} is not aligned", where=where, found=found, expected=expected)
+    end = tensor.offset + prod(ne) // kind.block_weights * kind.block_bytes
+    limit = shard.size if all(ne) else max(_align(shard.size, shard.alignment), shard.data_offset)
+    if end > limit:
+        raise _cut_short(shard, tensor.name, tensor.offset, end)
+
+
+def _cut_short(shard: Shard, name: str, offset: int, end: int) -> Damaged:
+    return Damaged(
+        f"is cut short: tensor {shown(name)} needs bytes {offset} to {end}",
+        where=shown(shard.path),
+        found=f"{shard.size} bytes",
+        hint="download the file again, or join its parts first",
+    )
+
+
+def _refuse_overlaps(shard: Shard, tensors: Iterable[Tensor], chosen: set[str]) -> None:
+    """Raise Damaged if a chosen tensor has a byte in common with any other of its shard."""
+    furthest: list[tuple[int, str]] = [(0, ""), (0, "")]  # how far those before reach: all of them, and the chosen ones
+    for tensor in sorted((tensor for tensor in tensors if tensor.nbytes != 0), key=lambda tensor: tensor.offset):
+        is_chosen = tensor.name in chosen
+        end, before = furthest[0 if is_chosen else 1]
+        if tensor.offset < end:
+            what = f"tensors {shown(before)} and {shown(tensor.name)} overlap at byte {tensor.offset}"
+            raise Damaged(what, where=shown(shard.path))
+        nbytes = _size(tensor.type, tensor.ne) if is_chosen else tensor.nbytes
+        reach = tensor.offset + (1 if nbytes is None else nbytes), tensor.name
+        furthest[0] = max(furthest[0], reach)
+        furthest[1] = max(furthest[1], reach) if is_chosen else furthest[1]
+
+
+def _refuse_duplicates(tensors: Iterable[Tensor], where: str) -> None:
     seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise Damaged(f"{what} {shown(name)} stands twice", where=where)
-        seen.add(name)
+    for tensor in tensors:
+        if tensor.name in seen:
+            raise Damaged(f"tensor {shown(tensor.name)} stands twice", where=where)
+        seen.add(tensor.name)
 
 
 def _align(offset: int, alignment: int) -> int:

@@ -1,59 +1,87 @@
-"""ggml's constants, from gguf: its module `constants` alone.
+"""ggml's tensor types by number, and the few constants of the GGUF format.
 
-Imported by its name it would bring the whole package along (reader, writer, vocabularies, YAML): 0.1 s, a quarter of
-what `repack --dry-run` may take. The module imports nothing of gguf's; should that change, the package is loaded.
+A table of our own beside gguf's, and why: importing gguf costs 0.4 s, more than `repack --dry-run` may take, and a file
+may hold types that the installed gguf does not know. The tests compare the two, entry by entry.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
-from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
+from enum import IntEnum
+from typing import NamedTuple
 
-from repack.layout import BLOCK_BYTES, BLOCK_WEIGHTS
+DEFAULT_ALIGNMENT = 32
+"""Bytes. What tensors are aligned to in a GGUF without ``general.alignment``."""
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    from gguf.constants import GGML_QUANT_SIZES, GGUF_DEFAULT_ALIGNMENT, GGMLQuantizationType, GGUFValueType
-
-    from repack.rows import Bytes
-
-__all__ = ["GGML_QUANT_SIZES", "GGUF_DEFAULT_ALIGNMENT", "GGMLQuantizationType", "GGUFValueType", "dequantize_q6_k"]
+SETTLED = 36
+"""Numbers below mean the same type everywhere. Those from here on were given to other types by forks before ggml."""
 
 
-def _constants() -> ModuleType:
-    package = find_spec("gguf")
-    if package is not None and package.origin is not None:
-        spec = spec_from_file_location("gguf_constants", Path(package.origin).with_name("constants.py"))
-        if spec is not None and spec.loader is not None:
-            module = module_from_spec(spec)
-            try:
-                spec.loader.exec_module(module)
-            except (ImportError, OSError):
-                return import_module("gguf.constants")
-            return module
-    return import_module("gguf.constants")
+class ValueType(IntEnum):
+    """The types of GGUF's metadata values."""
+
+    UINT8 = 0
+    INT8 = 1
+    UINT16 = 2
+    INT16 = 3
+    UINT32 = 4
+    INT32 = 5
+    FLOAT32 = 6
+    BOOL = 7
+    STRING = 8
+    ARRAY = 9
+    UINT64 = 10
+    INT64 = 11
+    FLOAT64 = 12
 
 
-def dequantize_q6_k(native: Bytes) -> npt.NDArray[np.float32]:
-    """Native rows, uint8 ``[rows, 210 n]``, as float32 ``[rows, 256 n]`` by gguf's dequantizer."""
-    import numpy as np  # noqa: PLC0415
-    from gguf.constants import GGMLQuantizationType as Kind  # noqa: PLC0415 - the one its dequantizer compares with
-    from gguf.quants import dequantize  # noqa: PLC0415
+class GGMLType(NamedTuple):
+    """A tensor type: ggml's name for it, and its block."""
 
-    if not native.size:
-        return np.empty((len(native), native.shape[1] // BLOCK_BYTES * BLOCK_WEIGHTS), np.float32)
-    with np.errstate(invalid="ignore", over="ignore"):  # Inf and NaN in d are the model's, and meant
-        weights: npt.NDArray[np.float32] = dequantize(native, Kind.Q6_K)
-    return weights
+    name: str
+    block_weights: int
+    block_bytes: int
 
 
-if not TYPE_CHECKING:
-    _found = _constants()
-    GGML_QUANT_SIZES = _found.GGML_QUANT_SIZES
-    GGUF_DEFAULT_ALIGNMENT = _found.GGUF_DEFAULT_ALIGNMENT
-    GGMLQuantizationType = _found.GGMLQuantizationType
-    GGUFValueType = _found.GGUFValueType
+GGML_TYPES = {
+    0: GGMLType("F32", 1, 4),
+    1: GGMLType("F16", 1, 2),
+    2: GGMLType("Q4_0", 32, 18),
+    3: GGMLType("Q4_1", 32, 20),
+    6: GGMLType("Q5_0", 32, 22),
+    7: GGMLType("Q5_1", 32, 24),
+    8: GGMLType("Q8_0", 32, 34),
+    9: GGMLType("Q8_1", 32, 40),
+    10: GGMLType("Q2_K", 256, 84),
+    11: GGMLType("Q3_K", 256, 110),
+    12: GGMLType("Q4_K", 256, 144),
+    13: GGMLType("Q5_K", 256, 176),
+    14: GGMLType("Q6_K", 256, 210),
+    15: GGMLType("Q8_K", 256, 292),
+    16: GGMLType("IQ2_XXS", 256, 66),
+    17: GGMLType("IQ2_XS", 256, 74),
+    18: GGMLType("IQ3_XXS", 256, 98),
+    19: GGMLType("IQ1_S", 256, 50),
+    20: GGMLType("IQ4_NL", 32, 18),
+    21: GGMLType("IQ3_S", 256, 110),
+    22: GGMLType("IQ2_S", 256, 82),
+    23: GGMLType("IQ4_XS", 256, 136),
+    24: GGMLType("I8", 1, 1),
+    25: GGMLType("I16", 1, 2),
+    26: GGMLType("I32", 1, 4),
+    27: GGMLType("I64", 1, 8),
+    28: GGMLType("F64", 1, 8),
+    29: GGMLType("IQ1_M", 256, 56),
+    30: GGMLType("BF16", 1, 2),
+    34: GGMLType("TQ1_0", 256, 54),
+    35: GGMLType("TQ2_0", 256, 66),
+    39: GGMLType("MXFP4", 32, 17),
+    40: GGMLType("NVFP4", 64, 36),
+    41: GGMLType("Q1_0", 128, 18),
+}
+"""ggml's type number to type. The numbers that are missing were given up by ggml, or never used."""
+
+
+def type_name(number: int) -> str:
+    """Name of a tensor type in ggml, or ``type N``."""
+    known = GGML_TYPES.get(number)
+    return known.name if known else f"type {number}"

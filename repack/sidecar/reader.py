@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from repack.errors import os_failure, shown
 from repack.files.reading import open_input
+from repack.gguf.dequantize import dequantize
 from repack.rows import Bytes, plane, unpack_rows
 from repack.sidecar.container import read_header, tensor_offsets
 from repack.sidecar.manifest import Entry
@@ -73,9 +74,7 @@ class SidecarTensor:
         return native
 
     def _weights(self, rows: Bytes) -> npt.NDArray[np.float32]:
-        from repack.gguf.types import dequantize_q6_k  # noqa: PLC0415 - 20 ms that readers of bytes need not pay
-
-        return dequantize_q6_k(self._native(rows))
+        return dequantize(self._native(rows), self.entry.quant)
 
 
 def _integer(value: object) -> int:

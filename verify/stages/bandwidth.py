@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from repack.errors import EnvironmentFailure
-from repack.gguf.metadata import Scalar
+from repack.gguf.header import Scalar
 from repack.sidecar.manifest import Entry
 from verify.contract.forms import LAYOUTS
 from verify.gpu.dependent import can_launch_dependent

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from repack.errors import PROVEN, Differs, EnvironmentFailure, shown
 from repack.files.signals import check
-from repack.gguf.types import dequantize_q6_k
+from repack.gguf.dequantize import dequantize
 from repack.rows import Bytes
 from verify.contract import oracle
 from verify.contract.activations import Activations, adversarial, seeded
@@ -152,7 +152,7 @@ def _emulate(
         rows = sample[start : start + step]
         native, unpacked = files.native_rows(pair, rows), files.unpacked_rows(pair, rows)
         exact = oracle.dequantize(native, n)
-        row, error = oracle.worst_error(dequantize_q6_k(unpacked), exact)
+        row, error = oracle.worst_error(dequantize(unpacked, pair.entry.quant), exact)
         if not error <= worst:
             worst, worst_row = error, int(rows[row])
         from_native = decode_forms(native, n, vectors, forms)
