@@ -1,49 +1,78 @@
-"""gguf's constants without gguf's package: the same ones, and nothing else loaded."""
+"""The table of ggml's types is gguf's; dequantizing is gguf's own; and no command loads gguf for less."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import subprocess
 import sys
-from enum import EnumMeta
 from pathlib import Path
-from typing import Any
 
 import gguf.constants
+import gguf.quants
+import numpy as np
 import pytest
 
-from repack.gguf import types as ggml
+from repack.errors import EnvironmentFailure
+from repack.gguf.dequantize import dequantize
+from repack.gguf.types import DEFAULT_ALIGNMENT, GGML_TYPES, SETTLED, ValueType, type_name
+from repack.layout import TYPES, QuantType
 
 
-def numbers(kinds: Any) -> dict[str, int]:
-    return {kind.name: kind.value for kind in kinds}
+def test_the_table_is_that_of_gguf() -> None:
+    """Every type that both know is the same one. A type that gguf alone knows is a row to add."""
+    theirs = {
+        int(kind): (kind.name, *gguf.constants.GGML_QUANT_SIZES[kind]) for kind in gguf.constants.GGMLQuantizationType
+    }
+    assert len(theirs) > 30
+    assert {number: tuple(GGML_TYPES[number]) for number in theirs} == theirs
+    assert list(GGML_TYPES) == sorted(GGML_TYPES)
 
 
-@pytest.mark.parametrize("name", [name for name in ggml.__all__ if name[0] == "G"])
-def test_they_are_those_of_gguf(name: str) -> None:
-    ours: Any = getattr(ggml, name)
-    theirs: Any = getattr(gguf.constants, name)
-    if isinstance(theirs, EnumMeta):
-        assert numbers(ours) == numbers(theirs)
-    else:
-        assert ours == theirs
+def test_the_other_constants_are_those_of_gguf() -> None:
+    assert {kind.name: kind.value for kind in ValueType} == {
+        kind.name: kind.value for kind in gguf.constants.GGUFValueType
+    }
+    assert DEFAULT_ALIGNMENT == gguf.constants.GGUF_DEFAULT_ALIGNMENT
 
 
-def test_the_package_is_loaded_where_the_file_alone_will_not_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A gguf whose constants stand elsewhere, or import a neighbour: found by its name then."""
-    for text in (None, "from .more import GGUF_DEFAULT_ALIGNMENT\n"):
-        package = tmp_path / str(text is None) / "gguf"
-        package.mkdir(parents=True)
-        (package / "__init__.py").write_text("")
-        if text is not None:
-            (package / "constants.py").write_text(text)
-        spec = importlib.util.spec_from_file_location("gguf", package / "__init__.py")
-        with monkeypatch.context() as patched:
-            patched.setattr(ggml, "find_spec", lambda _, spec=spec: spec)
-            assert ggml._constants() is gguf.constants
+def test_the_layouts_are_of_these_types() -> None:
+    for number, quant in TYPES.items():
+        assert GGML_TYPES[number] == (quant.name, quant.block_weights, quant.block_bytes)
+
+
+def test_types_by_name() -> None:
+    assert [type_name(number) for number in (14, 4, SETTLED, 42, 2**31)] == [
+        "Q6_K",
+        "type 4",
+        f"type {SETTLED}",
+        "type 42",
+        "type 2147483648",
+    ]
+
+
+def blocks(quant: QuantType, rows: int, n: int) -> np.ndarray:
+    return np.random.default_rng(quant.number).integers(0, 256, (rows, n * quant.block_bytes), np.uint8)
+
+
+@pytest.mark.parametrize("quant", TYPES.values(), ids=lambda quant: quant.name)
+def test_weights_are_what_gguf_makes_of_the_bytes(quant: QuantType) -> None:
+    """Scales of all kinds are among them, NaN and infinities too, and they raise no warning."""
+    native = blocks(quant, 40, 3)
+    with np.errstate(all="ignore"):
+        expected = gguf.quants.dequantize(native, gguf.constants.GGMLQuantizationType[quant.name])
+    found = dequantize(native, quant)
+    assert (found.dtype, found.shape) == (np.float32, (40, 3 * quant.block_weights))
+    assert np.array_equal(found.view(np.uint32), expected.view(np.uint32))
+    assert dequantize(native[:0], quant).shape == (0, 3 * quant.block_weights)
+    assert dequantize(native[:, :0], quant).shape == (40, 0)
+
+
+def test_a_gguf_that_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(number: int) -> int:
+        raise ValueError(f"{number} is not a valid GGMLQuantizationType")
+
+    monkeypatch.setattr(gguf.constants, "GGMLQuantizationType", unknown)
+    with pytest.raises(EnvironmentFailure, match=r"does not know MXFP4.*update"):
+        dequantize(blocks(TYPES[39], 1, 1), TYPES[39])
 
 
 @pytest.mark.parametrize(
