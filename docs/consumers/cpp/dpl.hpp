@@ -1,4 +1,4 @@
-// A reader of dpl sidecars: C++17 and POSIX, nothing else but the two headers beside it. Written from docs/format.md, whose
+// A reader of dpl sidecars: C++17 and POSIX, nothing else but the three headers beside it. Written from docs/format.md, whose
 // numbers (R1, C1, ...) it names. `dpl::Sidecar file("model.dpl")` maps the file, makes the checks C1 to C14 and hands out pointers;
 // it throws dpl::Refused if the file is not sound. Nothing is copied: keep the Sidecar while its pointers are in use.
 #pragma once
@@ -10,54 +10,62 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "dpl_json.hpp"
+#include "dpl_layout.hpp"
 #include "dpl_sha256.hpp"
 
 namespace dpl {
 
-// R1, R3, R4: a field is `bytes` at `offset` of a super-block; its plane is `bytes * n` at `offset * n` of a row.
-struct Field {
-    u64 offset, bytes;
-};
-constexpr Field QL{0, 128}, QH{128, 64}, SCALES{192, 16}, D{208, 2};
-constexpr u64 BLOCK_BYTES = 210, MAX_HEADER = 1 << 25;
-constexpr std::string_view LAYOUT =  // R13
-    R"({"block_bytes":210,"block_weights":256,"fields":[{"block_bytes":128,"name":"ql","plane_offset":0},)"
-    R"({"block_bytes":64,"name":"qh","plane_offset":128},{"block_bytes":16,"name":"scales","plane_offset":192},)"
-    R"({"block_bytes":2,"name":"d","plane_offset":208}],"row_alignment":16})";
-constexpr u64 row_stride(u64 n) { return (BLOCK_BYTES * n + 15) / 16 * 16; }
+constexpr u64 MAX_HEADER = 1 << 25;
 
-struct Shard {  // R15
+struct Shard {  // R16
     std::string name;
     u64 size = 0;
     std::string header_sha256;
 };
 
-struct Tensor {  // R14
-    std::string name;
+struct Tensor {  // R15
+    std::string name, literal;  // the name, and as the JSON string that stands in the file
+    Layout layout;
     std::vector<u64> ne;  // row length first
-    u64 n = 0, rows = 1, row_stride = 0, nbytes = 0, shard = 0, offset = 0, nonfinite_d = 0, zero_d = 0;
+    u64 n = 0, rows = 1, row_stride = 0, nbytes = 0, shard = 0, offset = 0;
+    bool counted = false;  // whether the two counts are there
+    u64 nonfinite_scales = 0, zero_scales = 0;
     std::string sha256;
     const u8* data = nullptr;  // rows * row_stride bytes, on a 16-byte boundary
 
-    const u8* row(u64 r) const { return data + r * row_stride; }
-    const u8* plane(u64 r, Field field) const { return row(r) + field.offset * n; }
-    void native_row(u64 r, u8* out) const {  // 210 n bytes, as in the GGUF
-        for (Field field : {QL, QH, SCALES, D})
-            for (u64 i = 0; i < n; ++i)
-                std::memcpy(out + BLOCK_BYTES * i + field.offset, plane(r, field) + field.bytes * i, field.bytes);
+    // Row r, counted over all outer dimensions; std::out_of_range if there is none.
+    const u8* row(u64 r) const {
+        if (r >= rows) throw std::out_of_range("no such row");
+        return data + r * row_stride;
+    }
+    // Plane k of row r, layout.planes[k].bytes * n bytes; or the plane of that name.
+    const u8* plane(u64 r, std::size_t k) const {
+        if (k >= layout.planes.size()) throw std::out_of_range("no such plane");
+        return row(r) + layout.start(k, n);
+    }
+    const u8* plane(u64 r, std::string_view plane_name) const { return plane(r, layout.index(plane_name)); }
+    // Row r as it stands in the GGUF: layout.block_bytes * n bytes.
+    void native_row(u64 r, u8* out) const {
+        for (std::size_t k = 0; k < layout.planes.size(); ++k) {
+            const auto& [plane_name, bytes, at] = layout.planes[k];
+            const u8* from = plane(r, k);
+            for (u64 i = 0; i < n; ++i) std::memcpy(out + layout.block_bytes * i + at, from + bytes * i, bytes);
+        }
     }
 };
 
 class Sidecar {
 public:
     explicit Sidecar(const std::string& path) {
-        const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+        const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         struct stat status {};
         const bool regular = fd >= 0 && !::fstat(fd, &status) && S_ISREG(status.st_mode);
         size = regular ? u64(status.st_size) : 0;
@@ -83,6 +91,7 @@ public:
     }
 
     std::string manifest;
+    std::vector<Layout> layouts;
     std::vector<Shard> shards;
     std::vector<Tensor> tensors;
 
@@ -91,20 +100,19 @@ private:
         u64 length = 0;
         for (int i = 0; i < 8; ++i) length |= u64(base[i]) << 8 * i;
         require(length && length <= MAX_HEADER && length <= size - 8, "C1: the header's length");
-        require((8 + length) % 4096 == 0, "C2: where the data begins");
         Json header(std::string_view(reinterpret_cast<const char*>(base) + 8, length));
         require(header.take("{\"__metadata__\":{\"dpl\":"), "C3: the header's beginning");
         manifest = header.string();
         read_manifest();
+        require((8 + length) % 4096 == 0, "C2: where the data begins");
         u64 begin = 0, left = size - 8 - length;
         header.expect("}");
-        for (u64 i = 0; i < tensors.size(); ++i) {
-            Tensor& tensor = tensors[i];
+        for (Tensor& tensor : tensors) {
             const u64 bytes = tensor.rows * tensor.row_stride;
             require(bytes <= left, "C14: the file is cut short");
             std::string shape = tensor.ne.size() == 1 ? "1," : "";
-            for (u64 k = tensor.ne.size(); --k;) shape += std::to_string(tensor.ne[k]) + ",";
-            require(header.take("," + std::string(names[i]) + ":{\"dtype\":\"U8\",\"shape\":[" + shape +
+            for (std::size_t k = tensor.ne.size(); --k;) shape += std::to_string(tensor.ne[k]) + ",";
+            require(header.take("," + tensor.literal + ":{\"dtype\":\"U8\",\"shape\":[" + shape +
                                 std::to_string(tensor.row_stride) + "],\"data_offsets\":[" + std::to_string(begin) + "," +
                                 std::to_string(begin + bytes) + "]}"),
                     "C13: the header does not follow from the manifest");
@@ -119,30 +127,28 @@ private:
 
     void read_manifest() {
         Json json(manifest);
-        std::string digest, rest;
         std::set<std::string> left_out;
+        std::vector<u64> asked;
         bool patterns = false;
         const auto text = [&] { json.string(); };
         const auto number = [&] { json.integer(); };
         const auto pattern = [&] { json.string(), patterns = true; };
         json.object({
-            {"format", [&] {
-                 json.object({{"major", [&] { require(json.integer() == 1, "C5: another format version"); }},
-                              {"minor", number},
-                              {"name", [&] { require(json.string() == "dpl", "C5: not dpl"); }}});
-             }},
+            {"format", [&] { read_format(json); }},
             {"generator", [&] { json.object({{"name", text}, {"version", text}}); }},
-            {"layout", [&] { require(json.skip() == LAYOUT, "C7: another layout"); }},
-            {"manifest_sha256", [&] {
-                 rest = manifest.substr(0, json.at - std::strlen("\"manifest_sha256\":"));
-                 digest = hex(json);
-                 rest += manifest.substr(std::min(json.at + 1, u64(manifest.size())));
-                 require(digest == dpl::sha256(reinterpret_cast<const u8*>(rest.data()), rest.size()), "C6: the digest");
+            {"layouts", [&] {
+                 json.array([&] {
+                     layouts.push_back(read_layout(json));
+                     const std::size_t last = layouts.size() - 1;
+                     require(!last || layouts[last - 1].type < layouts[last].type, "C7: the order of the layouts");
+                 });
              }},
+            {"manifest_sha256", [&] { check_digest(json); }},
             {"selection", [&] {
                  json.object({{"exclude", [&] { json.array(pattern); }},
                               {"include", [&] { json.array(pattern); }},
-                              {"left_out", [&] { json.array([&] { left_out.insert(json.string()); }); }}});
+                              {"left_out", [&] { json.array([&] { left_out.insert(json.string()); }); }},
+                              {"types", [&] { json.array([&] { asked.push_back(json.integer()); }); }}});
              }},
             {"skipped", [&] {
                  const auto bytes = [&] { json.take("null") ? 0 : json.integer(); };
@@ -156,9 +162,35 @@ private:
         require(json.at == manifest.size(), "C4: something follows the manifest");
         require(!tensors.empty(), "C8: no tensor");
         std::set<std::string> seen{"__metadata__"};
-        for (const Tensor& tensor : tensors)
-            require(seen.insert(tensor.name).second && !left_out.count(tensor.name), "C12: a name stands twice");
+        std::set<u64> used;
+        for (const Tensor& tensor : tensors) {
+            require(seen.insert(tensor.name).second, "C12: a name stands twice");
+            require(!left_out.count(tensor.name), "C12: a tensor is listed and left out");
+            used.insert(tensor.layout.type);
+        }
+        require(used.size() == layouts.size(), "C7: a layout that no tensor uses");
+        require(std::adjacent_find(asked.begin(), asked.end(), std::greater_equal<>()) == asked.end() &&
+                    std::includes(asked.begin(), asked.end(), used.begin(), used.end()),
+                "C12: the types that were asked for");
         require(left_out.empty() || patterns, "C12: tensors are left out without a pattern");
+    }
+
+    static void read_format(Json& json) {
+        json.object({{"major", [&] {
+                          const u64 major = json.integer();
+                          if (major == 2) return;
+                          const char* advice = major < 2 ? ", convert again" : ", a newer version";
+                          throw Refused("C5: format " + std::to_string(major) + advice);
+                      }},
+                     {"minor", [&] { json.integer(); }},
+                     {"name", [&] { require(json.string() == "dpl", "C5: not dpl"); }}});
+    }
+
+    void check_digest(Json& json) const {  // R12
+        std::string rest = manifest.substr(0, json.at - std::strlen("\"manifest_sha256\":"));
+        const std::string digest = hex(json);
+        rest += manifest.substr(std::min<u64>(json.at + 1, manifest.size()));
+        require(digest == sha256(reinterpret_cast<const u8*>(rest.data()), rest.size()), "C6: the manifest's digest");
     }
 
     static std::string hex(Json& json) {
@@ -172,38 +204,46 @@ private:
         json.object({{"header_sha256", [&] { shard.header_sha256 = hex(json); }},
                      {"name", [&] { shard.name = json.string(); }},
                      {"size", [&] { shard.size = json.integer(); }}});
+        const bool plain = shard.name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
+        require(plain && !shard.name.empty() && shard.name != "." && shard.name != "..", "C11: no base name");
     }
 
     void read_tensor(Json& json) {
         Tensor& t = tensors.emplace_back();
-        u64 n = 0, rows = 0, row_stride = 0, type = 0;
+        u64 n = 0, rows = 0, row_stride = 0, type = 0, counts = 0;
         const auto name = [&] {
             const u64 begin = json.at;
             t.name = json.string();
-            names.push_back(std::string_view(manifest).substr(begin, json.at - begin));
+            t.literal = json.text.substr(begin, json.at - begin);
         };
         json.object({{"n", [&] { n = json.integer(); }},
                      {"name", name},
                      {"nbytes", [&] { t.nbytes = json.integer(); }},
                      {"ne", [&] { json.array([&] { t.ne.push_back(json.integer()); }); }},
-                     {"nonfinite_d", [&] { t.nonfinite_d = json.integer(); }},
+                     {"nonfinite_scales", [&] { t.nonfinite_scales = json.integer(), ++counts; }, true},
                      {"offset", [&] { t.offset = json.integer(); }},
                      {"row_stride", [&] { row_stride = json.integer(); }},
                      {"rows", [&] { rows = json.integer(); }},
                      {"sha256", [&] { t.sha256 = hex(json); }},
                      {"shard", [&] { t.shard = json.integer(); }},
                      {"type", [&] { type = json.integer(); }},
-                     {"zero_d", [&] { t.zero_d = json.integer(); }}});
+                     {"zero_scales", [&] { t.zero_scales = json.integer(), ++counts; }, true}});
+        const auto layout = std::find_if(layouts.begin(), layouts.end(), [&](const Layout& l) { return l.type == type; });
+        require(layout != layouts.end(), "C10: a type that is not in `layouts`");
+        t.layout = *layout;
+        t.counted = counts == 2;
+        require(t.counted || (!counts && !known_type(type)), "C8: a count is missing");
         u64 product = 1;
         for (u64 length : t.ne) {
             require(!length || length <= (LIMIT - 1) / product, "C9: larger than any file");
             product *= length ? length : 1;
         }
-        require(t.ne.size() >= 1 && t.ne.size() <= 4 && t.ne[0] % 256 == 0, "C9: `ne`");
-        t.n = t.ne[0] / 256;
-        for (u64 k = 1; k < t.ne.size(); ++k) t.rows *= t.ne[k];
-        t.row_stride = dpl::row_stride(t.n);
-        require(type == 14 && n == t.n && rows == t.rows && row_stride == t.row_stride && t.nbytes == rows * n * BLOCK_BYTES,
+        require(t.ne.size() >= 1 && t.ne.size() <= 4 && t.ne[0] % t.layout.weights == 0, "C9: `ne`");
+        t.n = t.ne[0] / t.layout.weights;
+        for (std::size_t k = 1; k < t.ne.size(); ++k) t.rows *= t.ne[k];
+        t.row_stride = t.layout.row_stride(t.n);
+        require(!t.rows || t.row_stride <= (LIMIT - 1) / t.rows, "C9: more bytes than a file can have");
+        require(n == t.n && rows == t.rows && row_stride == t.row_stride && t.nbytes == rows * n * t.layout.block_bytes,
                 "C10: a value that does not follow from `ne`");
         require(t.shard < shards.size(), "C11: no such shard");
         require(!t.nbytes || t.offset + t.nbytes <= shards[t.shard].size, "C11: outside its shard");
@@ -211,7 +251,6 @@ private:
 
     const u8* base = nullptr;
     u64 size = 0;
-    std::vector<std::string_view> names;  // as they stand in the manifest, escapes and all
 };
 
 }  // namespace dpl

@@ -8,7 +8,6 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <utility>
 
 namespace dpl {
 
@@ -16,7 +15,8 @@ using u8 = std::uint8_t;
 using u32 = std::uint32_t;
 using u64 = std::uint64_t;
 
-constexpr u64 LIMIT = u64(1) << 63;
+constexpr u64 LIMIT = u64(1) << 63, MAX_MARKS = 1 << 20;
+constexpr int MAX_DEPTH = 16;
 
 struct Refused : std::runtime_error {
     using std::runtime_error::runtime_error;
@@ -25,6 +25,13 @@ struct Refused : std::runtime_error {
 inline void require(bool condition, const char* check) {
     if (!condition) throw Refused(check);
 }
+
+// A member of an object: its key, what reads its value, and whether it may be absent.
+struct Member {
+    std::string_view key;
+    std::function<void()> read;
+    bool optional = false;
+};
 
 class Json {
 public:
@@ -38,9 +45,14 @@ public:
     }
     void expect(std::string_view word) { require(take(word), "C4: not canonical JSON"); }
 
-    u64 integer() {
-        const u64 value = digits();
-        require(value < LIMIT, "C8: an integer below 2^63 was expected");
+    u64 integer() {  // from 0 to 2^63 - 1
+        u64 value = 0, begin = at;
+        for (; peek() >= '0' && peek() <= '9'; ++at) {
+            require(at - begin < 19, "C4: an integer out of range");
+            value = 10 * value + u64(peek() - '0');
+        }
+        require(at > begin && (text[begin] != '0' || at == begin + 1), "C8: an integer was expected");
+        require(value < LIMIT, "C4: an integer out of range");
         return value;
     }
 
@@ -57,63 +69,62 @@ public:
         return out;
     }
 
-    // Calls read[key] on the value of each key that it names, and skips the others or hands
-    // them to `other`. Both go in ascending order.
-    using Members = std::initializer_list<std::pair<std::string_view, std::function<void()>>>;
-    void object(Members read) {
-        object(read, [&] { skip(1); });
+    // Calls `read` of each member that is named, and skips the others or hands them to `other`. Both go in ascending order.
+    void object(std::initializer_list<Member> members) {
+        object(members, [&] { skip(); });
     }
-    void object(Members read, const std::function<void()>& other) {
-        auto known = read.begin();
+    void object(std::initializer_list<Member> members, const std::function<void()>& other) {
+        auto known = members.begin();
         std::string before, key;
-        require(take("{"), "C8: an object was expected");
+        open("{", "C8: an object was expected");
         for (bool first = true; !take("}"); first = false) {
-            if (!first) expect(",");
+            if (!first) comma();
             key = string();
-            require(first || before < key, "C4: keys not in ascending order");
+            require(first || before < key, "C4: keys not in ascending order");  // as UTF-8, so by code point
             expect(":");
-            const bool named = known != read.end() && known->first == key;
-            require(known == read.end() || key <= known->first, "C8: a member is missing");
-            named ? (known++)->second() : other();
+            while (known != members.end() && known->key < key) require((known++)->optional, "C8: a member is missing");
+            known != members.end() && known->key == key ? (known++)->read() : other();
             before = key;
         }
-        require(known == read.end(), "C8: a member is missing");
+        while (known != members.end()) require((known++)->optional, "C8: a member is missing");
+        --depth;
     }
 
     void array(const std::function<void()>& read) {
-        require(take("["), "C8: an array was expected");
+        open("[", "C8: an array was expected");
         for (bool first = true; !take("]"); first = false) {
-            if (!first) expect(",");
+            if (!first) comma();
             read();
         }
+        --depth;
     }
 
-    std::string_view skip(int depth = 0) {  // any value; its text
-        const u64 begin = at;
-        require(depth < 32, "C4: nested too deeply");
+    void skip() {  // any value
         if (peek() == '"') string();
-        else if (peek() == '{') object({}, [&] { skip(depth + 1); });
-        else if (peek() == '[') array([&] { skip(depth + 1); });
+        else if (peek() == '{') object({});
+        else if (peek() == '[') array([&] { skip(); });
         else if (!take("null") && !take("true") && !take("false")) {
             const bool negative = take("-");
-            require(digits() || !negative, "C4: -0");
+            require(integer() || !negative, "C4: -0");
         }
-        return text.substr(begin, at - begin);
     }
 
     std::string_view text;
     u64 at = 0;
 
 private:
-    u64 digits() {
-        u64 value = 0, begin = at;
-        for (; peek() >= '0' && peek() <= '9'; ++at) {
-            require(at - begin < 19, "C4: a number is too long");
-            value = 10 * value + u64(peek() - '0');
-        }
-        require(at > begin && (text[begin] != '0' || at == begin + 1), "C4: not an integer in canonical form");
-        return value;
+    void open(std::string_view bracket, const char* check) {
+        require(take(bracket), check);
+        require(++depth <= MAX_DEPTH, "C4: nested too deeply");
+        require(++marks <= MAX_MARKS, "C4: too many values");
     }
+    void comma() {
+        expect(",");
+        require(++marks <= MAX_MARKS, "C4: too many values");
+    }
+
+    u64 marks = 0;  // commas and opening brackets so far
+    int depth = 0;
 
     u32 unit() {
         u32 value = 0;

@@ -16,14 +16,22 @@ pub fn require(condition: bool, check: &str) -> Result<(), Refused> {
     }
 }
 
+/// Integers are below it, without their sign.
+pub const LIMIT: u64 = 1 << 63;
+const MAX_DEPTH: usize = 16;
+const MAX_MARKS: usize = 1 << 20;
+
 pub struct Json<'a> {
     text: &'a [u8],
     pub at: usize,
+    depth: usize,
+    /// Commas and opening brackets so far.
+    marks: usize,
 }
 
 impl<'a> Json<'a> {
     pub fn new(text: &'a [u8]) -> Self {
-        Json { text, at: 0 }
+        Json { text, at: 0, depth: 0, marks: 0 }
     }
 
     pub fn rest(&self) -> &'a [u8] {
@@ -45,11 +53,25 @@ impl<'a> Json<'a> {
         require(self.take(word), "C4: not canonical JSON")
     }
 
+    fn open(&mut self, bracket: &str, check: &str) -> Result<(), Refused> {
+        require(self.take(bracket), check)?;
+        (self.depth, self.marks) = (self.depth + 1, self.marks + 1);
+        require(self.depth <= MAX_DEPTH, "C4: nested too deeply")?;
+        require(self.marks <= MAX_MARKS, "C4: too many values")
+    }
+
+    fn comma(&mut self) -> Result<(), Refused> {
+        self.expect(",")?;
+        self.marks += 1;
+        require(self.marks <= MAX_MARKS, "C4: too many values")
+    }
+
+    /// An integer from 0 to 2^63 - 1.
     pub fn integer(&mut self) -> Result<u64, Refused> {
         let count = self.rest().iter().take_while(|byte| byte.is_ascii_digit()).count();
         let digits = String::from_utf8_lossy(&self.rest()[..count]);
-        let value = digits.parse().map_err(|_| Refused("C8: an integer was expected".to_string()))?;
-        require(value < 1 << 63 && (count == 1 || !digits.starts_with('0')), "C8: an integer from 0 to 2^63 - 1")?;
+        let value: u64 = digits.parse().map_err(|_| Refused("C8: an integer was expected".to_string()))?;
+        require(value < LIMIT && (count == 1 || !digits.starts_with('0')), "C8: an integer from 0 to 2^63 - 1")?;
         self.at += count;
         Ok(value)
     }
@@ -88,17 +110,17 @@ impl<'a> Json<'a> {
     }
 
     /// Calls `read` for every member; it reads the value and returns true, or false for a key that it does not know. As
-    /// many keys as `known` must be known; they are in ascending order, so none is there twice.
+    /// many keys as `known` must be known; they are in ascending order, so none is there twice. Returns how many were.
     pub fn object(
         &mut self,
         known: usize,
         mut read: impl FnMut(&mut Self, &str) -> Result<bool, Refused>,
-    ) -> Result<(), Refused> {
+    ) -> Result<usize, Refused> {
         let (mut seen, mut before) = (0, None);
-        require(self.take("{"), "C8: an object was expected")?;
+        self.open("{", "C8: an object was expected")?;
         while !self.take("}") {
             if before.is_some() {
-                self.expect(",")?;
+                self.comma()?;
             }
             let key = self.string()?;
             require(before.as_ref().map_or(true, |before| *before < key), "C4: keys not in ascending order")?;
@@ -106,47 +128,47 @@ impl<'a> Json<'a> {
             if read(self, &key)? {
                 seen += 1;
             } else {
-                self.skip(1)?;
+                self.skip()?;
             }
             before = Some(key);
         }
-        require(seen >= known, "C8: a member is missing")
+        self.depth -= 1;
+        require(seen >= known, "C8: a member is missing")?;
+        Ok(seen)
     }
 
     pub fn array(&mut self, mut read: impl FnMut(&mut Self) -> Result<(), Refused>) -> Result<(), Refused> {
-        require(self.take("["), "C8: an array was expected")?;
+        self.open("[", "C8: an array was expected")?;
         let mut first = true;
         while !self.take("]") {
             if !first {
-                self.expect(",")?;
+                self.comma()?;
             }
             first = false;
             read(self)?;
         }
+        self.depth -= 1;
         Ok(())
     }
 
-    /// Any value; its text.
-    pub fn skip(&mut self, depth: usize) -> Result<&'a [u8], Refused> {
-        let begin = self.at;
-        require(depth < 32, "C4: nested too deeply")?;
+    /// Any value.
+    pub fn skip(&mut self) -> Result<(), Refused> {
         match self.rest().first() {
-            Some(b'"') => drop(self.string()?),
+            Some(b'"') => self.string().map(drop),
             Some(b'{') => {
                 let read: &mut dyn FnMut(&mut Self, &str) -> Result<bool, Refused> =
-                    &mut |json, _| json.skip(depth + 1).map(|_| true);
-                self.object(0, read)?;
+                    &mut |json, _| json.skip().map(|()| true);
+                self.object(0, read).map(drop)
             }
             Some(b'[') => {
-                let read: &mut dyn FnMut(&mut Self) -> Result<(), Refused> = &mut |json| json.skip(depth + 1).map(drop);
-                self.array(read)?;
+                let read: &mut dyn FnMut(&mut Self) -> Result<(), Refused> = &mut |json| json.skip();
+                self.array(read)
             }
-            _ if self.take("null") || self.take("true") || self.take("false") => (),
+            _ if self.take("null") || self.take("true") || self.take("false") => Ok(()),
             _ => {
                 let negative = self.take("-");
-                require(self.integer()? > 0 || !negative, "C4: -0")?;
+                require(self.integer()? > 0 || !negative, "C4: -0")
             }
         }
-        Ok(&self.text[begin..self.at])
     }
 }
