@@ -8,21 +8,36 @@ import pytest
 
 from repack import convert_file
 from repack.demo import fetch
+from tests.support import shared
 from tests.support.models import F32_TENSOR, Model, T, q6_k_tensor
 
+_began = pytest.StashKey[bool]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_began] = shared.begin()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if config.stash.get(_began, False):
+        shared.end()
+
 
 @pytest.fixture(scope="session")
-def gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Gemma 3 270M Q4_K_M, joined from its packages (extra `demo`)."""
-    return fetch(tmp_path_factory.mktemp("gemma"))
+def gemma() -> Path:
+    """Gemma 3 270M Q4_K_M, joined from its packages (extra `demo`); not to be changed."""
+    return shared.once("gemma", fetch)
 
 
 @pytest.fixture(scope="session")
-def gemma_dpl(gemma: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def gemma_dpl(gemma: Path) -> Path:
     """The sidecar of the Gemma model; not to be changed."""
-    path = tmp_path_factory.mktemp("gemma") / "gemma.dpl"
-    convert_file(gemma, path)
-    return path
+
+    def make(folder: Path) -> Path:
+        convert_file(gemma, folder / "gemma.dpl")
+        return folder / "gemma.dpl"
+
+    return shared.once("gemma.dpl", make)
 
 
 def mixed_model() -> Model:
