@@ -13,11 +13,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFWriter
-from gguf.gguf_writer import WriterState
 
 from repack.errors import Damaged, EnvironmentFailure, os_failure, shown
 from repack.files.output import OutputFile
@@ -85,27 +83,26 @@ def _write(manifest: Manifest, rows: _Rows, output: OutputFile) -> None:
         writer.close()
 
 
-def _writer(manifest: Manifest, fd: int) -> GGUFWriter:
-    """The writer of gguf, on a file that is open already so that the result appears whole or not at all."""
+def _writer(manifest: Manifest, fd: int) -> Any:
+    """A GGUFWriter of gguf, on a file that is open already so that the result appears whole or not at all."""
+    from gguf import GGMLQuantizationType, GGUFWriter  # noqa: PLC0415 - 0.4 s that converting need not pay
+    from gguf.gguf_writer import WriterState  # noqa: PLC0415
+
     writer = GGUFWriter(None, manifest.general.get("general.architecture", "unknown"))
     for key, text in manifest.general.items():
         if key != "general.architecture":  # the writer has it
             writer.add_string(key, text)
     for entry in manifest.tensors:
         shape = (*reversed(entry.ne[1:]), entry.n * entry.quant.block_bytes)
-        kind = _known(entry)
+        try:
+            kind = GGMLQuantizationType(entry.quant.number)
+        except ValueError:
+            what = f"the installed gguf cannot write tensors of type {shown(entry.quant.name)} ({entry.quant.number})"
+            raise EnvironmentFailure(what, hint="update gguf") from None
         writer.add_tensor_info(entry.name, shape, np.uint8, entry.nbytes, raw_dtype=kind)
     writer.fout = [os.fdopen(os.dup(fd), "wb")]
     writer.state = WriterState.EMPTY
     return writer
-
-
-def _known(entry: Entry) -> GGMLQuantizationType:
-    try:
-        return GGMLQuantizationType(entry.quant.number)
-    except ValueError:
-        what = f"the installed gguf cannot write tensors of type {shown(entry.quant.name)} ({entry.quant.number})"
-        raise EnvironmentFailure(what, hint="update gguf") from None
 
 
 class _Rows:
