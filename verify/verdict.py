@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from repack.errors import PROVEN, Damaged, Differs, DplError, EnvironmentFailure, NothingToDo, UsageError
 
 if TYPE_CHECKING:
-    from repack.sidecar.manifest import Entry
+    from repack.sidecar.manifest import Entry, Skipped
     from verify.gpu.timing import ShapeTimings
     from verify.stages.bandwidth import Use
 
@@ -84,6 +84,10 @@ class Verdict:
     """What was asked for: device, rows, seed, include."""
     gpu: dict[str, str] = field(default_factory=dict)
     """Where a GPU was used its name, driver and libraries, see `DeviceInfo.facts`."""
+    no_gpu: str = ""
+    """Why no GPU was used, in full; empty if one was, or if none was looked for."""
+    not_counted: list[Skipped] = field(default_factory=list)
+    """The model's tensors that are not in the sidecar, by type: no part of what the layouts gain."""
     decoded: list[Decoded] = field(default_factory=list)
     bandwidth: list[ShapeTimings] = field(default_factory=list)
     """Timings of every distinct shape, if they were measured."""

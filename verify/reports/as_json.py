@@ -6,23 +6,26 @@ import json
 from typing import Any
 
 from repack.files.reading import utf8
+from repack.plan import Ledger
 from repack.version import NAME, VERSION
-from verify.reports.summary import closing_line, ledger, meaning, result, stages, tensor_bytes, tensors
+from verify.gpu.timing import ShapeTimings, Timing
+from verify.reports.speeds import times_a_token
+from verify.reports.summary import TensorSummary, TypeLedger, closing_line, ledgers, meaning, result, stages, tensors
 from verify.stages.bandwidth import token_milliseconds
 from verify.verdict import Outcome, Verdict
 
-FORMAT = {"name": "gguf-dpl verdict", "major": 1, "minor": 1}
+FORMAT = {"name": "gguf-dpl verdict", "major": 2, "minor": 0}
 """`major` changes when a key is removed or means something else, `minor` when one is added."""
 
 
 def to_json(verdict: Verdict, exit_code: int) -> str:
     """Everything a verdict holds. exit_code: what the process will return."""
-    return json.dumps(as_dict(verdict, exit_code), indent=1, allow_nan=False) + "\n"
+    text = json.dumps(as_dict(verdict, exit_code), indent=1, allow_nan=False)
+    return text.replace("##", r"#\u0023") + "\n"  # `##[` and `##vso[` in a log are commands to some CI servers
 
 
 def as_dict(verdict: Verdict, exit_code: int) -> dict[str, Any]:
     """The same, before it becomes text."""
-    total = ledger(verdict)
     return {
         "format": FORMAT,
         "tool": {"name": NAME, "version": VERSION},
@@ -37,7 +40,12 @@ def as_dict(verdict: Verdict, exit_code: int) -> dict[str, Any]:
         "seconds": verdict.seconds,
         "timings": verdict.timings,
         "bytes_compared": verdict.bytes_compared,
-        "ledger": {"native": total.native, "padded": total.padded, "dpl": total.dpl},
+        "ledger": {
+            **_bytes(TypeLedger.of("all", verdict.tensors).bytes),
+            "types": [
+                {"type": one.name, "tensors": one.tensors, **_bytes(one.bytes)} for one in ledgers(verdict, total=False)
+            ],
+        },
         "stages": [
             {
                 "stage": stage.stage,
@@ -48,21 +56,7 @@ def as_dict(verdict: Verdict, exit_code: int) -> dict[str, Any]:
             }
             for stage in stages(verdict)
         ],
-        "tensors": [
-            {
-                "name": summary.tensor.name,
-                "ne": list(summary.tensor.ne),
-                "nbytes": summary.tensor.nbytes,
-                "padded_nbytes": tensor_bytes(summary.tensor).padded,
-                "dpl_nbytes": summary.tensor.dpl_nbytes,
-                "nonfinite_d": summary.tensor.nonfinite_d,
-                "zero_d": summary.tensor.zero_d,
-                "sha256": summary.tensor.sha256,
-                "status": summary.status.value,
-                "stages": {stage: _outcome(outcome) for stage, outcome in summary.outcomes.items()},
-            }
-            for summary in tensors(verdict)
-        ],
+        "tensors": [_tensor(summary) for summary in tensors(verdict)],
         "decoded": [
             {
                 "tensor": decoded.tensor,
@@ -73,39 +67,62 @@ def as_dict(verdict: Verdict, exit_code: int) -> dict[str, Any]:
             }
             for decoded in verdict.decoded
         ],
-        "bandwidth": _bandwidth(verdict),
+        "bandwidth": [_shape(shape, verdict) for shape in verdict.bandwidth],
         "token_ms": token_milliseconds(verdict.uses, verdict.bandwidth),
+        "not_counted": [
+            {"type": kind.name, "tensors": kind.tensors, "nbytes": kind.nbytes} for kind in verdict.not_counted
+        ],
     }
+
+
+def _bytes(ledger: Ledger) -> dict[str, int]:
+    return {"native": ledger.native, "padded": ledger.padded, "dpl": ledger.dpl}
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:
     return {"status": outcome.status.value, "detail": outcome.detail, "exit_code": outcome.exit_code}
 
 
-def _bandwidth(verdict: Verdict) -> list[dict[str, Any]]:
-    times = {(use.rows, use.n): use.times for use in verdict.uses}
-    return [
-        {
-            "rows": shape.rows,
-            "n": shape.n,
-            "dependent": shape.dependent,
-            "uses_per_token": times.get((shape.rows, shape.n)),
-            "fits_l2": shape.fits_l2,
-            "copies": shape.copies,
-            "launches": shape.launches,
-            "identical": shape.identical,
-            "timings": [
-                {
-                    "form": timing.form,
-                    "layout": timing.layout,
-                    "us": {"minimum": timing.minimum, "median": timing.median, "maximum": timing.maximum},
-                    "content_gb_s": timing.content,
-                    "moved_gb_s": timing.moved,
-                    "share_of_ceiling": timing.share,
-                    "above_ceiling": timing.above_ceiling,
-                }
-                for timing in shape.timings
-            ],
-        }
-        for shape in verdict.bandwidth
-    ]
+def _tensor(summary: TensorSummary) -> dict[str, Any]:
+    tensor = summary.tensor
+    return {
+        "name": tensor.name,
+        "type": tensor.quant.name,
+        "ne": list(tensor.ne),
+        "nbytes": tensor.nbytes,
+        "padded_nbytes": tensor.padded_nbytes,
+        "dpl_nbytes": tensor.dpl_nbytes,
+        "nonfinite_scales": tensor.nonfinite_scales,
+        "zero_scales": tensor.zero_scales,
+        "sha256": tensor.sha256,
+        "status": summary.status.value,
+        "stages": {stage: _outcome(outcome) for stage, outcome in summary.outcomes.items()},
+    }
+
+
+def _shape(shape: ShapeTimings, verdict: Verdict) -> dict[str, Any]:
+    return {
+        "type": shape.quant.name,
+        "rows": shape.rows,
+        "n": shape.n,
+        "ne0": shape.n * shape.quant.block_weights,
+        "dependent": shape.dependent,
+        "uses_per_token": times_a_token(verdict, shape),
+        "fits_l2": shape.fits_l2,
+        "copies": shape.copies,
+        "launches": shape.launches,
+        "identical": shape.identical,
+        "timings": [_timing(timing) for timing in shape.timings],
+    }
+
+
+def _timing(timing: Timing) -> dict[str, Any]:
+    return {
+        "form": timing.form,
+        "layout": timing.layout,
+        "us": {"minimum": timing.minimum, "median": timing.median, "maximum": timing.maximum},
+        "content_gb_s": timing.content,
+        "moved_gb_s": timing.moved,
+        "share_of_ceiling": timing.share,
+        "above_ceiling": timing.above_ceiling,
+    }

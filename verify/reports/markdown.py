@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verify.reports.speeds import GAIN_HEADER, TIMING_HEADER, gain_rows, timing_rows, token_line
+from verify.reports.speeds import NOTE, TIMING_HEADER, gain_header, gain_rows, timing_rows, token_line
 from verify.reports.summary import (
+    LEDGER_HEADER,
     closing_line,
-    dead,
     dimensions,
     file_name,
-    ledger,
+    ledger_rows,
     meaning,
     plain,
     problems,
@@ -19,21 +19,23 @@ from verify.reports.summary import (
 )
 from verify.verdict import Status, Verdict
 
+MOST_FAILURES = 50
 MARKS = {Status.PASSED: "passed", Status.FAILED: "**FAILED**", Status.SKIPPED: "skipped"}
 
 
 def to_markdown(verdict: Verdict, *, with_tensors: bool = True) -> str:
-    """The text, ASCII only. with_tensors: a row for each tensor, which may be long."""
+    """The text, ASCII only. with_tensors: a row for each tensor and all failures; else short enough for any place."""
     names = [file_name(path) for path in (verdict.model, verdict.sidecar) if path is not None]
     parts = [
         f"## {closing_line(verdict)}",
         " against ".join(map(_code, reversed(names))),
         meaning(verdict).replace("--", r"\--"),
-        _failures(verdict),
+        _failures(verdict, None if with_tensors else MOST_FAILURES),
         _table(
             ("stage", "result", "detail"),
             [(stage.stage, MARKS[stage.status], _code(stage.detail)) for stage in stages(verdict)],
         ),
+        _block([f"No GPU was used: {plain(verdict.no_gpu)}"]) if verdict.no_gpu else "",
         _ledger(verdict),
         _speeds(verdict),
         _tensors(verdict) if with_tensors else f"{len(verdict.tensors)} tensors, too many to list here.",
@@ -41,36 +43,30 @@ def to_markdown(verdict: Verdict, *, with_tensors: bool = True) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _failures(verdict: Verdict) -> str:
+def _failures(verdict: Verdict, most: int | None) -> str:
     lines = [f"{outcome.stage}: {plain(outcome.detail)}" for outcome in problems(verdict)]
-    return "\n".join(("````text", *lines, "````")) if lines else ""
+    more = len(lines[most:]) if most is not None else 0
+    return _block(lines[:most] + ([f"{more} more checks failed; --json FILE lists all"] if more else []))
 
 
 def _ledger(verdict: Verdict) -> str:
-    if not verdict.tensors:
-        return ""
-    total = ledger(verdict)
-    rows = [
-        (name, f"{nbytes:,}", dead(nbytes, total.native))
-        for name, nbytes in (("native", total.native), ("padded", total.padded), ("dpl", total.dpl))
-    ]
-    return _table(("layout", "bytes", "of them"), rows, right=(1,))
+    return _table(LEDGER_HEADER, ledger_rows(verdict), right=range(1, 7)) if verdict.tensors else ""
 
 
 def _speeds(verdict: Verdict) -> str:
     if not verdict.bandwidth:
         return ""
-    tables = (
-        _table(TIMING_HEADER, timing_rows(verdict), right=(3, 5, 6, 7)),
-        _table(GAIN_HEADER, gain_rows(verdict), right=(1, 2, 3, 4, 5, 6)),
-    )
-    return "\n\n".join(part for part in (*tables, token_line(verdict)) if part)
+    timings = _table(TIMING_HEADER, timing_rows(verdict), right=(3, 5, 6, 7))
+    gains = _table(gain_header(verdict), gain_rows(verdict), right=range(1, 8))
+    details = f"<details><summary>Every timing</summary>\n\n{timings}\n\n</details>"
+    return "\n\n".join(part for part in (gains, token_line(verdict), NOTE, details) if part)
 
 
 def _tensors(verdict: Verdict) -> str:
     rows = [
         (
             _code(plain(summary.tensor.name)),
+            summary.tensor.quant.name,
             dimensions(summary.tensor.ne),
             f"{summary.tensor.nbytes:,}",
             MARKS[summary.status],
@@ -80,13 +76,18 @@ def _tensors(verdict: Verdict) -> str:
     ]
     if not rows:
         return ""
-    table = _table(("tensor", "ne", "bytes", "result", "checks"), rows, right=(2,))
+    table = _table(("tensor", "type", "ne", "bytes", "result", "checks"), rows, right=(3,))
     return f"<details><summary>{len(rows)} tensors</summary>\n\n{table}\n\n</details>"
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
     rule = ["---:" if index in right else "---" for index in range(len(header))]
     return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))
+
+
+def _block(lines: Sequence[str]) -> str:
+    """A block of lines as they are. None may begin with a backtick."""
+    return "\n".join(("````text", *lines, "````")) if lines else ""
 
 
 def _code(text: str) -> str:

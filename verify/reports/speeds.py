@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from verify.gpu.timing import ShapeTimings
+from verify.reports.summary import others
 from verify.stages.bandwidth import best, token_milliseconds
 from verify.verdict import Verdict
 
-TIMING_HEADER = ("shape", "form", "layout", "us", "spread", "content GB/s", "moved GB/s", "of ceiling")
-GAIN_HEADER = ("shape", "a token", "native us", "padded us", "dpl us", "dpl over padded", "dpl over native")
+NOTE = (
+    "us: microseconds for one launch, the median; cold: the weights come from memory, not from the cache. "
+    "Content: the blocks' own bytes, without padding. Of reading: against a kernel that only reads the same bytes."
+)
+TIMING_HEADER = ("type and shape", "form", "layout", "us", "spread", "content GB/s", "moved GB/s", "of reading")
 
 
 def shape_name(shape: ShapeTimings) -> str:
-    """Rows and columns, and whether the launches depend on each other."""
-    return f"{shape.rows} x {256 * shape.n}" + (", dependent" if shape.dependent else "")
+    """Type, rows and columns, and whether the launches depend on each other."""
+    name = f"{shape.quant.name} {shape.rows} x {shape.quant.block_weights * shape.n}"
+    return name + (", dependent" if shape.dependent else "")
+
+
+def times_a_token(verdict: Verdict, shape: ShapeTimings) -> int:
+    """How many matrices of this type and shape one token is multiplied with."""
+    uses = {(use.quant.number, use.rows, use.n): use.times for use in verdict.uses}
+    return uses.get((shape.quant.number, shape.rows, shape.n), 0)
 
 
 def timing_rows(verdict: Verdict) -> list[tuple[str, ...]]:
@@ -33,34 +44,47 @@ def timing_rows(verdict: Verdict) -> list[tuple[str, ...]]:
     ]
 
 
+def gain_header(verdict: Verdict) -> tuple[str, ...]:
+    """What the columns of `gain_rows` are."""
+    columns = ("type and shape", "in a token", "padded us", "dpl us", "padded / dpl", "dpl of reading")
+    return (*columns, "native us", "native / dpl") if _has_native(verdict) else columns
+
+
 def gain_rows(verdict: Verdict) -> list[tuple[str, ...]]:
-    """A row for each shape under `GAIN_HEADER`: every layout with the form that is fastest for it."""
-    times = {(use.rows, use.n): use.times for use in verdict.uses}
+    """A row for each shape under `gain_header`: every layout with the form that is fastest for it."""
     rows: list[tuple[str, ...]] = []
     for shape in verdict.bandwidth:
         found = best(shape)
-        if {"padded", "dpl"} <= set(found):
-            native, padded, dpl = (
-                found[layout].median if layout in found else 0 for layout in ("native", "padded", "dpl")
+        if not {"padded", "dpl"} <= set(found):
+            continue
+        padded, dpl = found["padded"].median, found["dpl"].median
+        native = found["native"].median if _has_native(verdict) else None
+        rows.append(
+            (
+                shape_name(shape),
+                f"{times_a_token(verdict, shape)} x",
+                f"{padded:.2f}",
+                f"{dpl:.2f}",
+                f"{padded / dpl:.3f}",
+                f"{found['dpl'].share:.1%}",
+                *(() if native is None else (f"{native:.2f}", f"{native / dpl:.3f}")),
             )
-            rows.append(
-                (
-                    shape_name(shape),
-                    f"{times.get((shape.rows, shape.n), 0)} x",
-                    f"{native:.2f}" if native else "-",
-                    f"{padded:.2f}",
-                    f"{dpl:.2f}",
-                    f"{padded / dpl:.3f}",
-                    f"{native / dpl:.3f}" if native else "-",
-                )
-            )
+        )
     return rows
 
 
+def _has_native(verdict: Verdict) -> bool:
+    """Native is shown only if it was measured for every shape: with forms searched for it, not with dpl's."""
+    return all("native" in best(shape) for shape in verdict.bandwidth)
+
+
 def token_line(verdict: Verdict) -> str:
-    """One sentence on what the layouts cost one token, or nothing if that was not measured."""
+    """What the layouts cost one token, and what is not in that sum; nothing if it was not measured."""
     found = token_milliseconds(verdict.uses, verdict.bandwidth)
     if not found.get("dpl") or not found.get("padded"):
         return ""
     parts = ", ".join(f"{milliseconds:.3f} ms {layout}" for layout, milliseconds in found.items())
-    return f"One token's Q6_K products, cold: {parts}; dpl takes {found['dpl'] / found['padded']:.3f} of padded's time."
+    line = f"One token's products with the converted tensors, cold: {parts}; "
+    line += f"dpl takes {found['dpl'] / found['padded']:.3f} of padded's time."
+    left = others(verdict)
+    return f"{line} Not counted, because they are not converted: {left}." if left else line

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repack.errors import PROVEN, Damaged, Differs, EnvironmentFailure, NothingToDo, UsageError, shown
+from repack.layout import QuantType
+from repack.plan import Ledger
 from repack.sidecar.manifest import Entry
 from verify.verdict import STAGES, Outcome, Status, Verdict
 
@@ -47,12 +50,19 @@ class TensorSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class Bytes:
-    """Bytes of the checked tensors in each layout."""
+class TypeLedger:
+    """The checked tensors of one type, or all of them, and their bytes in each layout."""
 
-    native: int
-    padded: int
-    dpl: int
+    name: str
+    tensors: int
+    bytes: Ledger
+
+    @classmethod
+    def of(cls, name: str, entries: Sequence[Entry]) -> TypeLedger:
+        """Add up some tensors."""
+        native = sum(entry.nbytes for entry in entries)
+        padded = sum(entry.padded_nbytes for entry in entries)
+        return cls(name, len(entries), Ledger(native, padded, sum(entry.dpl_nbytes for entry in entries)))
 
 
 def plain(text: str) -> str:
@@ -106,8 +116,9 @@ def meaning(verdict: Verdict) -> str:
             "at; verify it together with the model."
         )
     left_out = "; ".join(outcome.detail for outcome in verdict.of("selection") if outcome.detail)
-    scope = f"({left_out})" if left_out else "every one of them"
-    parts = [f"The sidecar holds the bytes of this GGUF file's Q6_K tensors, {scope}."]
+    scope = f"but {left_out}" if left_out else "every one of them"
+    names = ", ".join(quant.name for quant in types(verdict))
+    parts = [f"The sidecar holds the bytes of this GGUF file's {names} tensors, {scope}."]
     if verdict.options.get("include"):
         parts = ["The tensors chosen by --include have the bytes of this GGUF file; others were not looked at."]
     if any(outcome.status is Status.PASSED for outcome in verdict.of("provenance")):
@@ -142,22 +153,49 @@ def tensors(verdict: Verdict) -> list[TensorSummary]:
     return [TensorSummary(tensor, by_name.get(tensor.name, {})) for tensor in verdict.tensors]
 
 
-def tensor_bytes(tensor: Entry) -> Bytes:
-    """One tensor's bytes in each layout."""
-    return Bytes(tensor.nbytes, tensor.padded_nbytes, tensor.dpl_nbytes)
+def types(verdict: Verdict) -> list[QuantType]:
+    """The types of the checked tensors, by their number."""
+    return sorted({tensor.quant for tensor in verdict.tensors}, key=lambda quant: quant.number)
 
 
-def ledger(verdict: Verdict) -> Bytes:
-    """The bytes of all checked tensors."""
-    each = [tensor_bytes(tensor) for tensor in verdict.tensors]
-    return Bytes(sum(b.native for b in each), sum(b.padded for b in each), sum(b.dpl for b in each))
+def ledgers(verdict: Verdict, *, total: bool = True) -> list[TypeLedger]:
+    """The bytes of the checked tensors: a ledger for each type, then, if there are several, one of all types."""
+    found = [
+        TypeLedger.of(quant.name, [tensor for tensor in verdict.tensors if tensor.quant == quant])
+        for quant in types(verdict)
+    ]
+    return [*found, TypeLedger.of("all", verdict.tensors)] if total and len(found) > 1 else found
+
+
+LEDGER_HEADER = ("type", "tensors", "native bytes", "padded bytes", "of them dead", "dpl bytes", "of them dead")
+
+
+def ledger_rows(verdict: Verdict) -> list[tuple[str, ...]]:
+    """A row for each ledger, under `LEDGER_HEADER`."""
+    return [
+        (
+            one.name,
+            f"{one.tensors:,}",
+            f"{one.bytes.native:,}",
+            f"{one.bytes.padded:,}",
+            dead(one.bytes.padded, one.bytes.native),
+            f"{one.bytes.dpl:,}",
+            dead(one.bytes.dpl, one.bytes.native),
+        )
+        for one in ledgers(verdict)
+    ]
 
 
 def dead(nbytes: int, native: int) -> str:
-    """How much of a layout carries nothing."""
-    return f"{nbytes - native:,} dead ({(nbytes - native) / native:.3%})" if native else "0 dead"
+    """How many bytes of a layout carry nothing, and their share of that layout's own bytes."""
+    return f"{nbytes - native:,} ({(nbytes - native) / nbytes:.2%})" if nbytes else "0"
 
 
 def dimensions(ne: tuple[int, ...]) -> str:
     """A shape as it is written in GGUF listings, row length first."""
     return " x ".join(map(str, ne))
+
+
+def others(verdict: Verdict) -> str:
+    """The model's tensors that are not in the sidecar, by type; nothing if there are none."""
+    return ", ".join(f"{kind.tensors:,} {plain(kind.name)}" for kind in verdict.not_counted)

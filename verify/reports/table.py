@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from repack.command.console import Console, error_line
+from verify.reports.speeds import NOTE, TIMING_HEADER, gain_header, gain_rows, timing_rows, token_line
 from verify.reports.summary import (
+    LEDGER_HEADER,
     TensorSummary,
     closing_line,
-    dead,
     dimensions,
     file_name,
-    ledger,
+    ledger_rows,
     meaning,
     plain,
     problems,
@@ -28,20 +29,16 @@ def show(verdict: Verdict, console: Console) -> None:
     _facts(verdict, console)
     rows = [(stage.stage, WORDS[stage.status], stage.detail) for stage in stages(verdict)]
     console.table(("stage", "result", "detail"), rows)
+    if verdict.no_gpu:
+        console.facts("No GPU was used:", [("", plain(verdict.no_gpu))])
     if verdict.tensors:
+        console.table(LEDGER_HEADER, ledger_rows(verdict), right=range(1, 7))
         rows_of_tensors = [_tensor_row(summary) for summary in tensors(verdict)]
-        console.table(("tensor", "ne", "bytes", "result", "checks"), rows_of_tensors, right=(2,))
+        console.table(("tensor", "type", "ne", "bytes", "result", "checks"), rows_of_tensors, right=(3,))
     if verdict.bandwidth:
-        from verify.reports.speeds import (  # noqa: PLC0415 - of no use without a GPU
-            GAIN_HEADER,
-            TIMING_HEADER,
-            gain_rows,
-            timing_rows,
-            token_line,
-        )
-
         console.table(TIMING_HEADER, timing_rows(verdict), right=(3, 5, 6, 7))
-        console.table(GAIN_HEADER, gain_rows(verdict), right=(1, 2, 3, 4, 5, 6))
+        console.table(gain_header(verdict), gain_rows(verdict), right=range(1, 8))
+        console.facts("", [("", NOTE)])
         console.verdict(token_line(verdict), good=True)
     errors = problems(verdict)
     for outcome in errors[:MOST_ERRORS]:
@@ -55,14 +52,7 @@ def _facts(verdict: Verdict, console: Console) -> None:
     title = file_name(verdict.sidecar)
     if verdict.model is not None:
         title = f"{title} against {file_name(verdict.model)}"
-    total = ledger(verdict)
     facts = []
-    if verdict.tensors:
-        facts += [
-            ("native", f"{total.native:,} bytes"),
-            ("padded", f"{total.padded:,} bytes, {dead(total.padded, total.native)}"),
-            ("dpl", f"{total.dpl:,} bytes, {dead(total.dpl, total.native)}"),
-        ]
     if verdict.gpu:
         facts.append(("gpu", plain(verdict.gpu["gpu name"])))
     if not verdict.exit_code:
@@ -73,6 +63,8 @@ def _facts(verdict: Verdict, console: Console) -> None:
 
 def _tensor_row(summary: TensorSummary) -> tuple[str, ...]:
     tensor, status = summary.tensor, summary.status
-    unusual = f"; {tensor.nonfinite_d:,} d not finite" if tensor.nonfinite_d else ""
+    unusual = f"; {tensor.nonfinite_scales:,} scales not finite" if tensor.nonfinite_scales else ""
     checks = ", ".join(summary.stages(status)) + unusual
-    return plain(tensor.name), dimensions(tensor.ne), f"{tensor.nbytes:,}", WORDS[status], checks
+    return (
+        plain(tensor.name), tensor.quant.name, dimensions(tensor.ne), f"{tensor.nbytes:,}", WORDS[status], checks,
+    )  # fmt: skip
