@@ -12,16 +12,15 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from repack.errors import Damaged, EnvironmentFailure, shown
+from repack.errors import EnvironmentFailure, shown
 from repack.files.chunks import Chunk, Slot, chunks_of, slots_for
 from repack.files.digests import Digests
 from repack.files.output import OutputFile
 from repack.files.pipeline import digest_threads, pump, worker_threads
-from repack.files.reading import open_input, read_into, stamp
+from repack.files.reading import Inputs, read_into
 from repack.gguf.index import header_sha256
 from repack.plan import Plan, as_entry, make_plan, types_named
 from repack.rows import count_unusual, pack_rows, paddings, same_bytes, unpack_rows
@@ -88,41 +87,36 @@ def convert(
     """
     started = time.perf_counter()
     path = Path(out)
-    with ExitStack() as stack:
-        fds = []
-        for shard in plan.index.shards:
-            fds.append(open_input(shard.path))
-            stack.callback(os.close, fds[-1])
-        _refuse_changed(plan, fds, "changed since it was indexed")
-        sources = [shard.path for shard in plan.index.shards]
-        draft = _draft(plan, fds)
+    shards = plan.index.shards
+    with Inputs((shard.path, shard.stamp) for shard in shards) as inputs:
+        draft = _draft(plan, inputs)
         head = encode_header(draft)
         size = len(head) + tensor_offsets(draft)[-1]
-        with OutputFile(path, replace=force, inputs=sources) as output:
+        with OutputFile(path, replace=force, inputs=[shard.path for shard in shards]) as output:
             output.reserve(size)
             offsets = [len(head) + offset for offset in tensor_offsets(draft)]
             entries = _pump(
-                _Job(plan, draft, fds, output, offsets), worker_threads(threads, BUSY), progress or (lambda _: None)
+                _Job(draft, inputs, output, offsets), worker_threads(threads, BUSY), progress or (lambda _: None)
             )
             manifest = replace(draft, tensors=tuple(entries))
             output.write_at(encode_header(manifest, len(head)), 0)
             if read_header(output.fd, output.where) != (manifest, len(head)):
                 raise EnvironmentFailure("the header reads back differently", where=output.where, hint="check the disk")
-            _refuse_changed(plan, fds, "changed while it was being read")
+            inputs.refuse_changed()
             output.commit()
     return Conversion(path, manifest, size, time.perf_counter() - started)
 
 
-def _draft(plan: Plan, fds: list[int]) -> Manifest:
+def _draft(plan: Plan, inputs: Inputs) -> Manifest:
     """The manifest before the data is known: as long as it can get, so that the header's place can be fixed."""
-    metadata = plan.index.metadata
+    metadata, sources = plan.index.metadata, []
+    for number, shard in enumerate(plan.index.shards):
+        with inputs.opened(number) as fd:
+            sources.append(Source(shard.name, shard.size, header_sha256(fd, shard)))
     return Manifest(
         generator=NAME,
         generator_version=VERSION,
-        sources=tuple(
-            Source(shard.name, shard.size, header_sha256(fd, shard))
-            for shard, fd in zip(plan.index.shards, fds, strict=True)
-        ),
+        sources=tuple(sources),
         general={key: str(metadata[key]) for key in GENERAL_KEYS if isinstance(metadata.get(key), str)},
         types=tuple(quant.number for quant in plan.types),
         include=plan.include,
@@ -135,9 +129,8 @@ def _draft(plan: Plan, fds: list[int]) -> Manifest:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    plan: Plan
     draft: Manifest
-    fds: list[int]
+    inputs: Inputs
     output: OutputFile
     offsets: list[int]
     """Byte offset of each tensor in the sidecar."""
@@ -149,7 +142,7 @@ class _Job:
         source = entry.offset + chunk.row * quant.block_bytes * n
         target = self.offsets[chunk.tensor] + chunk.row * entry.row_stride
         native, back, dpl = slot.native(chunk.rows, entry), slot.back(chunk.rows, entry), slot.dpl(chunk.rows, entry)
-        read_into(self.fds[entry.shard], native.data.cast("B"), source, self._source_name(entry))
+        self.inputs.read_into(entry.shard, native.data.cast("B"), source, f"tensor {shown(entry.name)}")
         pack_rows(native, dpl, quant, n)
         self.output.write_at(dpl.data.cast("B"), target)
         read_into(self.output.fd, dpl.data.cast("B"), target, self.output.where)
@@ -162,9 +155,6 @@ class _Job:
                 hint="check the disk and the memory of this machine",
             )
         return count_unusual(dpl, quant, n)
-
-    def _source_name(self, entry: Entry) -> str:
-        return f"{shown(self.plan.index.shards[entry.shard].path)}: tensor {shown(entry.name)}"
 
 
 def _pump(job: _Job, threads: int, progress: Progress) -> list[Entry]:
@@ -198,9 +188,3 @@ def _pump(job: _Job, threads: int, progress: Progress) -> list[Entry]:
         replace(entry, sha256=digest, nonfinite_scales=bad, zero_scales=none)
         for entry, digest, bad, none in zip(tensors, digests.in_hex(), nonfinite, zero, strict=True)
     ]
-
-
-def _refuse_changed(plan: Plan, fds: list[int], what: str) -> None:
-    for shard, fd in zip(plan.index.shards, fds, strict=True):
-        if stamp(fd) != shard.stamp:
-            raise Damaged(what, where=shown(shard.path), hint="convert it again")

@@ -282,7 +282,7 @@ def test_a_source_that_changes_meanwhile_is_refused(model: Path, tmp_path: Path)
     def touch(done: int) -> None:
         os.utime(model, ns=(0, done))
 
-    with pytest.raises(Damaged, match="changed while"):
+    with pytest.raises(Damaged, match="changed since"):
         convert(plan, tmp_path / "m.dpl", progress=touch)
     assert not list(tmp_path.glob("m.dpl*"))
 

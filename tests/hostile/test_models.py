@@ -88,7 +88,7 @@ REFUSED: dict[str, tuple[bytes | Callable[[], bytes], tuple[str, ...]]] = {
     "big endian": (big_endian, ("big-endian",)),
     "a tensor twice": (with_tensors(q6_k_tensor("good", (256, 1))), ("`good`", "twice")),
     "a key twice": (with_pairs(ARCH), ("`general.architecture`", "twice")),
-    "no dimensions": (with_tensors(T("x", ())), ("`x`", "0 dimensions")),
+    "no dimensions": (with_tensors(T("x", (), data=bytes(210))), ("`x`", "0 dimensions")),
     "five dimensions": (with_tensors(T("x", (256, 1, 1, 1, 1))), ("`x`", "5 dimensions")),
     "a million dimensions": (with_tensors(T("x", (1,) * 10**6, F32_TENSOR, b"")), ("`x`", "1000000 dimensions")),
     **{
