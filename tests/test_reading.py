@@ -90,7 +90,7 @@ def test_a_file_that_has_changed_is_refused_when_it_is_opened(change: str, many:
         else:
             many[1].rename(many[0])
             os.utime(many[0], ns=(0, 1))
-        with pytest.raises(Damaged, match="`[^`]*000`: changed since it was indexed"):
+        with pytest.raises(Damaged, match=r"`[^`]*000`: changed since it was indexed"):
             number_in(inputs, 0)
         with pytest.raises(Damaged, match="changed"):
             inputs.refuse_changed()
@@ -102,7 +102,7 @@ def test_a_change_of_an_open_file_is_found_at_the_end(many: list[Path]) -> None:
         inputs.refuse_changed()
         os.utime(many[1], ns=(0, 1))
         assert number_in(inputs, 1) == 1
-        with pytest.raises(Damaged, match="`[^`]*001`: changed since"):
+        with pytest.raises(Damaged, match=r"`[^`]*001`: changed since"):
             inputs.refuse_changed()
 
 
@@ -130,7 +130,7 @@ def test_an_inode_number_says_nothing(many: list[Path], monkeypatch: pytest.Monk
 def test_bytes_behind_the_end_are_missed(many: list[Path]) -> None:
     with (
         Inputs([stamped(many[0])]) as inputs,
-        pytest.raises(Damaged, match="`[^`]*000`: the number: ends too early; found 4 bytes, expected at least 6"),
+        pytest.raises(Damaged, match=r"`[^`]*000`: the number: ends too early; found 4 bytes, expected at least 6"),
     ):
         inputs.read_into(0, memoryview(bytearray(4)), 2, "the number")
 

@@ -10,14 +10,26 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_HARMLESS = ("SIGCHLD", "SIGCONT", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGURG", "SIGWINCH")
+_FAULTS = ("SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")
+"""The process itself is broken: there is nothing left that could clean up."""
+_BEYOND_REACH = ("SIGKILL", "SIGSTOP")
+
+ENDING = tuple(
+    sorted(
+        int(number)
+        for number in signal.valid_signals()
+        if getattr(number, "name", "") not in {*_HARMLESS, *_FAULTS, *_BEYOND_REACH}
+    )
+)
+"""All signals that end a process unless it says otherwise, real-time ones included: batch systems send any of them."""
 
 
 class Interrupted(BaseException):
     """A signal asks the command to end; the process then returns 128 + `number`."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
+        super().__init__(_name(number))
         self.number = number
 
 
@@ -29,20 +41,31 @@ class _State:
 
 
 def raise_on_signals() -> None:
-    """From now on the first SIGINT, SIGTERM or SIGHUP raises Interrupted; later ones do not disturb the clean-up."""
+    """From now on the first signal of `ENDING` raises Interrupted; later ones do not disturb the clean-up.
+
+    What somebody ignores (nohup; Python itself SIGPIPE and SIGXFSZ) or handles already stays as it is.
+    """
     _State.held = _State.pending = 0
-    for number in _ENDING:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup stays in force
+    for number in ENDING:
+        if signal.getsignal(number) in {signal.SIG_DFL, signal.default_int_handler}:
             signal.signal(number, _interrupt)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     del frame
-    for ending in _ENDING:
-        signal.signal(ending, signal.SIG_IGN)
+    for ending in ENDING:
+        if signal.getsignal(ending) is _interrupt:
+            signal.signal(ending, signal.SIG_IGN)
     _State.pending = number
     if not _State.held:
         raise Interrupted(number)
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # of the real-time signals only the first and the last have names
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
 
 
 def hold() -> None:
