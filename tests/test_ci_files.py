@@ -1,14 +1,14 @@
-"""The workflows, the action and the commands in docs/ci.md: well-formed, least privileged, and run as written."""
+"""The workflows and the action: well-formed, least privileged, and the action's scripts run as they stand."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,13 @@ import pytest
 import yaml
 
 from repack import convert_file
-from tests.support.models import Q8_0, Model, T
+from tests.support.models import I32, Q8_0, STRING, U16, Model, T, pair, q6_k_tensor
+from tests.support.recipes import PATH, ROOT, blocks, shell
 from tests.support.reports import damage, tensors
 
-ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 FILES = [*WORKFLOWS, ROOT / "action.yml"]
-GUIDE = (ROOT / "docs" / "ci.md").read_text("utf-8")
-PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+GUIDE = ROOT / "docs" / "ci.md"
 
 
 def load(path: Path) -> Any:
@@ -34,15 +33,6 @@ def steps(document: Any) -> Iterator[Any]:
     yield from document.get("runs", {}).get("steps", ())
     for job in document.get("jobs", {}).values():
         yield from job.get("steps", ())
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
-
-
-def block(title: str) -> str:
-    """The shell block of the guide that begins with this comment."""
-    return next(text for text in blocks("bash") if text.startswith(f"# {title}\n"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -97,19 +87,19 @@ def test_shell_scripts_pass_shellcheck(tmp_path: Path) -> None:
     if shellcheck is None:
         pytest.skip("shellcheck is not installed")
     scripts = [step["run"] for path in FILES for step in steps(load(path)) if "run" in step]
-    scripts += blocks("bash")
-    scripts.append("\n".join(yaml.safe_load(blocks("yaml")[2])["verify-dpl"]["script"]))
+    scripts += [text for page in ROOT.rglob("docs/**/*.md") for text in blocks(page, "bash")]
+    scripts.append("\n".join(yaml.safe_load(blocks(GUIDE, "yaml")[2])["verify-dpl"]["script"]))
     assert len(scripts) > 8
     for number, script in enumerate([*scripts, (ROOT / ".ci" / "run").read_text()]):
         (tmp_path / f"{number}.sh").write_text(script)
-    # SC2016: `sh -c` takes its "$0" unexpanded on purpose
-    command = [shellcheck, "--shell=bash", "--exclude=SC2016", *map(str, sorted(tmp_path.iterdir()))]
+    # SC2016: `bash -c` takes its "$0" unexpanded on purpose. SC2329: functions of .ci/run are called by their names
+    command = [shellcheck, "--shell=bash", "--exclude=SC2016,SC2329", *map(str, sorted(tmp_path.iterdir()))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
 def test_examples_in_the_guide_name_real_inputs() -> None:
-    step, job = (yaml.safe_load(text)["jobs"]["dpl"] for text in blocks("yaml")[:2])
+    step, job = (yaml.safe_load(text)["jobs"]["dpl"] for text in blocks(GUIDE, "yaml")[:2])
     assert set(step["steps"][-1]["with"]) <= set(load(ROOT / "action.yml")["inputs"])
     inputs = load(ROOT / ".github" / "workflows" / "verify-model.yml")["on"]["workflow_call"]["inputs"]
     assert {name for name, facts in inputs.items() if facts.get("required") == "true"} <= set(job["with"])
@@ -117,103 +107,91 @@ def test_examples_in_the_guide_name_real_inputs() -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Two good pairs (one with a blank in its name), one that differs, one model that has nothing to convert."""
-    models = tmp_path / "models"
-    (models / "a b").mkdir(parents=True)
-    for name in ("one", "a b/two", "bad"):
-        convert_file(Model(tensors()).write(models / f"{name}.gguf"), models / f"{name}.dpl")
-    Model([T("a", (256, 2), Q8_0)]).write(models / "q8.gguf")
-    damage(models / "bad.dpl", 4096)
-    return tmp_path
-
-
-def shell(script: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
-    return subprocess.run(
-        command, cwd=folder, env={"PATH": PATH, **env}, capture_output=True, text=True, check=False, timeout=120
-    )
-
-
-def codes(folder: Path) -> dict[str, int]:
-    return {
-        path.name.removesuffix(".verdict.json"): json.loads(path.read_text())["exit_code"]
-        for path in folder.rglob("*.verdict.json")
-    }
-
-
-def test_a_folder_is_verified_and_then_converted(folder: Path) -> None:
-    done = shell(block("verify a folder"), folder)
-    assert (done.returncode, codes(folder)) == (123, {"one": 0, "two": 0, "bad": 1}), done.stderr
-    done = shell(block("convert a folder"), folder)
-    assert done.returncode == 0, done.stderr
-    assert not (folder / "models" / "q8.dpl").exists()
-    assert json.loads((folder / "models" / "q8.repack.json").read_text())["exit_code"] == 5
-    done = shell(block("verify a folder"), folder)
-    assert (done.returncode, codes(folder)) == (0, {"one": 0, "two": 0, "bad": 0})
-
-
-def test_gnu_parallel(folder: Path) -> None:
-    if shutil.which("parallel") is None:
-        pytest.skip("GNU parallel is not installed")
-    done = shell(block("verify a folder with parallel"), folder, HOME=str(folder))
-    assert (done.returncode, codes(folder)) == (1, {"one": 0, "bad": 1}), done.stderr
-
-
-def test_a_fleet_of_two_workers(folder: Path) -> None:
-    title = "a Slurm array: sbatch --array=0-99%8 verify.sbatch   (100 models, 8 at a time)"
-    (folder / "verify.sbatch").write_text(block(title))
-    workers = "printf '%s\\n' 0 1 2 | xargs -P 2 -I{} env SLURM_ARRAY_TASK_ID={} bash verify.sbatch"
-    assert shell(workers, folder).returncode == 123
-    assert codes(folder) == {"one": 0, "two": 0, "bad": 1}
-    done = shell(block("the fleet's verdict"), folder)
-    assert done.returncode != 0
-    assert sorted(line[:12].strip() for line in done.stdout.splitlines()) == ["not proven", "proven", "proven"]
-    (folder / "models" / "bad.dpl").unlink()
-    assert shell(block("the fleet's verdict"), folder).returncode == 0
-    (folder / "models" / "one.verdict.json").unlink()
-    assert "no verdict   models/one.dpl" in shell(block("the fleet's verdict"), folder).stdout
-
-
-def test_before_a_commit(folder: Path) -> None:
-    for command in ("init -q", "add models/one.dpl"):
-        subprocess.run(["git", *command.split()], cwd=folder, check=True)
-    assert shell(block("before a commit"), folder).returncode == 0
-    subprocess.run(["git", "add", "models/bad.dpl"], cwd=folder, check=True)
-    assert shell(block("before a commit"), folder).returncode == 123
-
-
-@pytest.mark.parametrize("name", ["one", "bad", "q8"])
-def test_the_scripts_of_the_action(folder: Path, name: str) -> None:
-    tool = folder / "gguf-dpl" / "bin"
+def action(tmp_path: Path) -> Path:
+    """A runner's folder: models, and the two commands where the action's first step would have installed them."""
+    for name in ("good", "bad"):
+        convert_file(Model(tensors()).write(tmp_path / f"{name}.gguf"), tmp_path / f"{name}.dpl")
+    damage(tmp_path / "bad.dpl", 4096)
+    Model([T("a", (256, 2), Q8_0)]).write(tmp_path / "q8.gguf")
+    tool = tmp_path / "gguf-dpl" / "bin"
     tool.mkdir(parents=True)
     for command in ("repack", "verify"):
         (tool / command).write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {command} "$@"\n')
         (tool / command).chmod(0o755)
-    scripts = {step["name"]: step["run"] for step in steps(load(ROOT / "action.yml")) if "run" in step}
-    digest = subprocess.run(
-        ["sha256sum", f"models/{name}.gguf"], cwd=folder, capture_output=True, text=True, check=True
-    )
+    (tmp_path / "my reports").mkdir()
+    return tmp_path
+
+
+def step(name: str, folder: Path, model: str = "good", **inputs: str) -> subprocess.CompletedProcess[str]:
+    """One step of the action in that folder."""
+    scripts = {item["name"]: item["run"] for item in steps(load(ROOT / "action.yml")) if "run" in item}
     env = {
         "RUNNER_TEMP": str(folder),
         "GITHUB_OUTPUT": str(folder / "out"),
         "GITHUB_STEP_SUMMARY": str(folder / "summary"),
-        "MODEL": f"models/{name}.gguf",
-        "SIDECAR": f"models/{name}.dpl",
+        "MODEL": f"{model}.gguf",
+        "SIDECAR": f"{model}.dpl",
         "REPORTS": "my reports",
         "GPU": "",
-        "EXPECT_SHA256": digest.stdout.split()[0],
+        "TYPES": "",
+        "EXPECT_SHA256": "",
     }
-    if name == "q8":
-        assert shell(scripts["Convert"], folder, **env).returncode == 5
-        assert json.loads((folder / "my reports" / "conversion.json").read_text())["exit_code"] == 5
-        return
-    done = shell(scripts["Verify"], folder, **env)
-    assert done.returncode == (1 if name == "bad" else 0), done.stderr
-    assert (folder / "out").read_text() == f"exit-code={done.returncode}\n"
-    assert json.loads((folder / "my reports" / "verdict.json").read_text())["exit_code"] == done.returncode
-    assert (folder / "summary").read_text() == (folder / "my reports" / "verdict.md").read_text()
-    assert {path.suffix for path in (folder / "my reports").iterdir()} == {".json", ".xml", ".md", ".html"}
-    assert shell(scripts["Convert"], folder, **env).returncode == 0
-    assert shell(scripts["Verify"], folder, **env | {"EXPECT_SHA256": ""}).returncode == 0
-    assert shell(scripts["Install gguf-dpl"], folder, EXTRA="x; true").returncode == 2
+    return shell(scripts[name], folder, **env | inputs)
+
+
+@pytest.mark.parametrize(("name", "code"), [("good", 0), ("bad", 1)])
+def test_the_action_verifies_and_reports(action: Path, name: str, code: int) -> None:
+    digest = sha256((action / f"{name}.gguf").read_bytes()).hexdigest()
+    done = step("Verify", action, name, EXPECT_SHA256=digest)
+    assert done.returncode == code, done.stderr
+    assert (action / "out").read_text() == f"exit-code={code}\n"
+    reports = action / "my reports"
+    assert json.loads((reports / "verdict.json").read_text())["exit_code"] == code
+    assert (action / "summary").read_text() == (reports / "verdict.md").read_text()
+    assert {path.suffix for path in reports.iterdir()} == {".json", ".xml", ".md", ".html"}
+
+
+def test_the_action_converts(action: Path) -> None:
+    assert step("Convert", action, "bad").returncode == 0
+    assert step("Verify", action, "bad").returncode == 0
+    assert step("Convert", action, "q8").returncode == 5
+    assert json.loads((action / "my reports" / "conversion.json").read_text())["exit_code"] == 5
+    assert step("Convert", action, "q8", TYPES="Q8_0").returncode == 0
+    assert step("Verify", action, "q8").returncode == 0
+
+
+def test_every_line_of_the_expected_digests_counts(action: Path) -> None:
+    """Of a model in two shards the second one's digest is wrong: seen however the two are divided."""
+    for number in range(2):
+        keys = [pair("split.no", U16, number), pair("split.count", U16, 2), pair("split.tensors.count", I32, 2)]
+        architecture = [pair("general.architecture", STRING, "test")]
+        path = action / f"two-{number + 1:05d}-of-00002.gguf"
+        Model([q6_k_tensor(f"blk.{number}.w", (256, 2), number)], architecture + keys).write(path)
+    convert_file(action / "two-00001-of-00002.gguf", action / "two-00001-of-00002.dpl")
+    right = [sha256(path.read_bytes()).hexdigest() for path in sorted(action.glob("two-*.gguf"))]
+    for between in (" ", "\n", "\r\n", "\t", "\n\n  "):
+        expected = {between.join([*right, ""]): 0, between.join([right[0], "0" * 64]): 1, right[0]: 2}
+        for text, code in expected.items():
+            done = step("Verify", action, "two-00001-of-00002", EXPECT_SHA256=text)
+            assert done.returncode == code, (text, done.stderr)
+
+
+def test_a_blank_digest_is_no_digest_left_out(action: Path) -> None:
+    assert step("Verify", action, EXPECT_SHA256=" \n").returncode == 2
+
+
+@pytest.mark.parametrize("inputs", [{"EXTRA": "x; true"}, {"CONVERT": "yes"}, {"CONVERT": ""}])
+def test_the_action_refuses_inputs_that_it_does_not_know(action: Path, inputs: dict[str, str]) -> None:
+    done = step("Install gguf-dpl", action, **{"EXTRA": "", "CONVERT": "true"} | inputs)
+    assert (done.returncode, (action / "out").exists()) == (2, False)
+
+
+def test_reports_of_an_earlier_run_are_never_uploaded(action: Path) -> None:
+    """The first step makes a new folder, and that one is uploaded."""
+    for _ in range(2):
+        step("Install gguf-dpl", action, EXTRA="", CONVERT="true", GITHUB_ACTION_PATH=str(action / "none"))
+    folders = [line.removeprefix("reports=") for line in (action / "out").read_text().splitlines()]
+    assert len(set(folders)) == 2
+    assert all(not any(Path(folder).iterdir()) for folder in folders)
+    upload = next(item for item in steps(load(ROOT / "action.yml")) if "upload-artifact" in item.get("uses", ""))
+    assert upload["with"]["path"] == "${{ steps.prepare.outputs.reports }}"
