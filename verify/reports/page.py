@@ -53,7 +53,6 @@ def to_html(verdict: Verdict) -> str:
             word=word,
             sentence=sentence,
             meaning=meaning(verdict),
-            head=_head(verdict),
             problems=problems(verdict),
             stages=stages(verdict),
             ledger=_ledger(verdict) if verdict.tensors else (),
@@ -88,15 +87,6 @@ def _resource(name: str) -> str:
 
 def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("ascii")).digest()).decode("ascii")
-
-
-def _head(verdict: Verdict) -> list[tuple[str, str]]:
-    return [
-        ("tensors", f"{len(verdict.tensors):,}"),
-        ("bytes compared", f"{verdict.bytes_compared:,}"),
-        ("seconds", f"{verdict.seconds:.2f}"),
-        ("exit code", str(verdict.exit_code)),
-    ]
 
 
 def _ledger(verdict: Verdict) -> list[_Bar]:
