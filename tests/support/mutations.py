@@ -1,0 +1,133 @@
+"""One-line changes that break the product, each with the test that must turn red: see tests/mutants.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """In `file`, `old` becomes `new`. It must stand there once."""
+
+    file: str
+    old: str
+    new: str
+    test: str
+    """The test that must fail, below tests/."""
+
+    def applied(self, text: str) -> str:
+        """The file's text with the change."""
+        assert text.count(self.old) == 1, f"{self.file}: {self.old!r} stands there {text.count(self.old)} times"
+        return text.replace(self.old, self.new)
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.old} -> {self.new} [{self.test}]"
+
+
+def switched_off(file: str, condition: str, test: str) -> Mutant:
+    """A check that never finds anything."""
+    return Mutant(file, f"if {condition}:", "if False:", test)
+
+
+LAYOUTS = (
+    Mutant("repack/layout.py", "-(-nbytes // ALIGNMENT) * ALIGNMENT", "nbytes", "test_layout.py::test_align"),
+    Mutant("repack/layout.py", '("ql", 128, 0), ("qh", 64, 128)', '("qh", 64, 128), ("ql", 128, 0)', "test_layout.py"),
+    Mutant("repack/layout.py", '32, ("qs", 32, 2, "i8"),', '32, ("qs", 32, 0, "i8"),', "test_layout.py"),
+    Mutant("repack/rows.py", "zeros[...] = 0", "pass", "test_layout.py"),
+    Mutant("repack/rows.py", "quant.block_bytes :] = 0", "quant.block_bytes :] = 1", "test_layout.py"),
+    Mutant("repack/rows.py", "items[...] = blocks[name]", "items[...] = blocks[name][:, ::-1]", "test_layout.py"),
+    Mutant("repack/rows.py", "bits >= 0x7C00", "bits > 0x7C00", "test_layout.py"),
+    Mutant("repack/rows.py", "np.array_equal(flat[0][words:], flat[1][words:])", "True", "test_layout.py"),
+)
+FILES = (
+    Mutant(
+        "repack/files/output.py",
+        "os.fsync(self.fd)",
+        "pass",
+        "hostile/test_crash.py::test_what_is_written_is_durable_before_it_has_its_name",
+    ),
+    Mutant(
+        "repack/files/output.py",
+        "os.fsync(folder)",
+        "pass",
+        "hostile/test_crash.py::test_what_is_written_is_durable_before_it_has_its_name",
+    ),
+    Mutant(
+        "repack/files/output.py",
+        "fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        "pass",
+        "hostile/test_races.py::test_a_file_being_written_is_left_alone",
+    ),
+    Mutant(
+        "repack/files/output.py",
+        "self._partial.unlink(missing_ok=True)",
+        "pass",
+        "test_restore.py::test_a_damaged_sidecar_is_refused_and_nothing_left",
+    ),
+    switched_off("repack/files/output.py", "not self._replace", "test_convert.py::test_an_existing_file_needs_force"),
+    switched_off("repack/files/output.py", "_is(target, path)", "test_convert.py::test_output_that_is_the_input"),
+    switched_off(
+        "repack/files/reading.py",
+        "stamp(fd) != self._files[number][1]",
+        "test_convert.py::test_a_source_that_changes_meanwhile_is_refused",
+    ),
+    Mutant("repack/files/signals.py", "_State.held += 1", "_State.held += 0", "test_signals.py"),
+    Mutant("repack/files/signals.py", 'SIGTTOU", "SIGURG"', 'SIGTTOU", "SIGUSR2", "SIGURG"', "test_signals.py"),
+    Mutant(
+        "repack/convert.py",
+        "if not same_bytes(native, back) or any(",
+        "if any(",
+        "test_convert.py::test_what_reads_back_differently_is_refused",
+    ),
+)
+MODELS = (
+    switched_off(
+        "repack/gguf/index.py",
+        "tensor.offset < end",
+        "test_gguf_index.py::test_a_tensor_that_is_converted_shares_no_byte",
+    ),
+    switched_off(
+        "repack/gguf/index.py",
+        "(tensor.offset - shard.data_offset) % shard.alignment",
+        "test_gguf_index.py::test_what_is_converted_has_to_make_sense",
+    ),
+    switched_off("repack/gguf/index.py", "total != len(all_tensors)", "hostile/test_models.py"),
+    switched_off("repack/gguf/index.py", "tensor.name in seen", "hostile/test_models.py"),
+    Mutant(
+        "repack/plan.py",
+        "for pattern in unwanted)",
+        "for pattern in wanted)",
+        "test_convert.py::test_selection_and_census",
+    ),
+)
+SIDECARS = (
+    Mutant(
+        "repack/sidecar/checks.py", "if root.text(DIGEST_KEY) != digest_of(", "if not digest_of(", "test_readers.py"
+    ),
+    Mutant(
+        "repack/sidecar/checks.py",
+        'version.integer("major")) != FORMAT_MAJOR',
+        'version.integer("major")) > 9',
+        "test_readers.py",
+    ),
+    switched_off(
+        "repack/sidecar/checks.py", r'not set("/\\\0").isdisjoint(name) or name in {"", ".", ".."}', "test_readers.py"
+    ),
+    switched_off("repack/sidecar/checks.py", "entry.name in names", "test_readers.py"),
+    Mutant("repack/sidecar/checks.py", "if item.integer(key) != expected:", "if not expected:", "test_readers.py"),
+    switched_off("repack/sidecar/container.py", "text != expected", "test_readers.py"),
+    switched_off("repack/sidecar/container.py", "size != end", "test_readers.py"),
+    Mutant("repack/sidecar/canonical.py", "if lone or canonical(", "if canonical(", "test_readers.py"),
+    Mutant(
+        "repack/sidecar/canonical.py",
+        "type(value) is not int or value < 0:",
+        "not isinstance(value, int):",
+        "test_readers.py",
+    ),
+    switched_off(
+        "repack/restore.py",
+        "digest.hexdigest() != entry.sha256",
+        "test_restore.py::test_a_damaged_sidecar_is_refused_and_nothing_left",
+    ),
+)
+MUTANTS = (*LAYOUTS, *FILES, *MODELS, *SIDECARS)
