@@ -198,3 +198,13 @@ def test_arrays_of_another_shape_or_order_are_refused() -> None:
 @pytest.mark.parametrize(("nbytes", "expected"), [(0, 0), (1, 16), (16, 16), (17, 32)])
 def test_align(nbytes: int, expected: int) -> None:
     assert align(nbytes) == expected
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 23, 24])
+def test_a_difference_in_any_byte_is_seen(size: int) -> None:
+    one = np.arange(size, dtype=np.uint8)
+    assert same_bytes(one, one.copy())
+    for byte in range(size):
+        other = one.copy()
+        other[byte] ^= 0x80
+        assert not same_bytes(one, other)
