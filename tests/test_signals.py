@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from repack.command.console import run
+from repack.command.ending import run
 from repack.files import signals
 from repack.files.signals import ENDING, Interrupted
 from tests.support.calls import call_function

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import stat
 from collections.abc import Iterable
@@ -12,22 +11,20 @@ from pathlib import Path
 from types import TracebackType
 
 from repack.errors import EnvironmentFailure, UsageError, os_failure, shown
+from repack.files.allocation import allocate
+from repack.files.partial import create, is_at, partial_of
 from repack.files.signals import check, hold, release
 
-PARTIAL = ".partial"
-"""What is added to the name of a file while it is being written."""
-_NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS}
-_NO_ALLOCATION = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV}
 _NOT_DURABLE = {errno.EIO, errno.ENOSPC, errno.EDQUOT}
 
 
 class OutputFile:
     """A file that appears under its name whole or not at all; to be used in a ``with`` block.
 
-    Data goes to ``<path>.partial`` beside it, held under an exclusive lock. `commit` makes it durable and renames it;
-    leaving the block in any other way removes it and leaves an older file as it was. A leftover of a killed process is
-    replaced; a live one is an error. A new file gets mode 0666 & ~umask, a replaced one keeps its mode and, where that
-    is allowed, its owner. inputs: files that must be neither the output nor its ``.partial``.
+    Data goes to ``<path>.partial`` beside it (see `repack.files.partial`). `commit` makes it durable and renames it;
+    leaving the block in any other way removes it and leaves an older file as it was. A new file gets mode 0666
+    & ~umask, a replaced one keeps its mode and, where that is allowed, its owner. inputs: files that must be neither
+    the output nor its ``.partial``.
     """
 
     def __init__(self, path: Path, *, replace: bool, inputs: Iterable[Path] = ()) -> None:
@@ -35,14 +32,14 @@ class OutputFile:
         self.where = shown(path)
         self._replace = replace
         self._old = self._check_target()
-        self._partial = self.path.with_name(self.path.name + PARTIAL)
+        self._partial = partial_of(self.path)
         self.fd = -1
         refuse_inputs(path, inputs)
 
     def __enter__(self) -> OutputFile:
         hold()
         try:
-            self.fd = self._open_partial()
+            self.fd = create(self._partial, self.where)
         except BaseException:
             release()
             raise
@@ -52,7 +49,7 @@ class OutputFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if _same(self.fd, self._partial):  # after a rename it is gone, after a link it still has to go
+            if is_at(self.fd, self._partial):  # after a rename it is gone, after a link it still has to go
                 self._partial.unlink(missing_ok=True)
         finally:
             os.close(self.fd)
@@ -73,10 +70,7 @@ class OutputFile:
             raise os_failure(error, f"{self.where}: writing failed") from None
 
     def reserve(self, size: int) -> None:
-        """Give the file its final size and, where the file system can, its place on the disk.
-
-        A full disk shows here, before the work; what is written later costs a third less. Raises EnvironmentFailure.
-        """
+        """Give the file its final size and, where the file system can, its place. Raises EnvironmentFailure if full."""
         try:
             status = os.fstatvfs(self.fd)
             free = status.f_bavail * status.f_frsize
@@ -88,7 +82,7 @@ class OutputFile:
                     expected=size,
                     hint="free some space or choose another folder",
                 )
-            _allocate(self.fd, size)
+            allocate(self.fd, size)
         except OSError as error:
             raise os_failure(error, f"{self.where}: writing failed") from None
 
@@ -107,7 +101,7 @@ class OutputFile:
             self._check_target()
             if self._old is not None:
                 self._take_over(self._old)
-            if not _same(self.fd, self._partial):
+            if not is_at(self.fd, self._partial):
                 raise EnvironmentFailure("was removed or replaced meanwhile", where=shown(self._partial))
             if self._replace:
                 self._partial.replace(self.path)
@@ -126,48 +120,14 @@ class OutputFile:
         except NotADirectoryError:
             raise UsageError("the folder does not exist", where=self.where) from None
         except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                raise UsageError("the name is too long", where=self.where, hint="choose a shorter one") from None
             raise os_failure(error, f"{self.where}: cannot be written") from None
         if not stat.S_ISREG(status.st_mode):
             raise UsageError("is not a regular file, it will not be replaced", where=self.where)
         if not self._replace:
             raise UsageError("exists already", where=self.where, hint="--force replaces it")
         return status
-
-    def _open_partial(self) -> int:
-        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        try:
-            while True:
-                try:
-                    fd = os.open(self._partial, flags | os.O_CREAT | os.O_EXCL, 0o666)
-                except FileExistsError:
-                    self._remove_leftover(flags)
-                    continue
-                if _lock(fd) is not False and _same(fd, self._partial):
-                    return fd
-                os.close(fd)  # another process took it for a leftover in this very moment
-        except FileNotFoundError:
-            raise UsageError("the folder does not exist", where=self.where) from None
-        except OSError as error:
-            raise os_failure(error, f"{self.where}: cannot be written") from None
-
-    def _remove_leftover(self, flags: int) -> None:
-        try:
-            if not stat.S_ISREG(self._partial.lstat().st_mode):
-                raise UsageError("is in the way and not a regular file", where=shown(self._partial))
-            fd = os.open(self._partial, flags)
-        except FileNotFoundError:
-            return
-        try:
-            free = _lock(fd)
-            if free is None:
-                what = "exists, and this file system has no locks to tell whether another process is writing it"
-                raise EnvironmentFailure(what, where=shown(self._partial), hint="remove it if none is")
-            if not free:
-                raise EnvironmentFailure("another process is writing this file", where=self.where)
-            if _same(fd, self._partial):
-                self._partial.unlink()
-        finally:
-            os.close(fd)
 
     def _take_over(self, old: os.stat_result) -> None:
         """Owner and mode of the file to be replaced, as far as the file system and our rights go."""
@@ -214,12 +174,14 @@ def refuse_inputs(out: Path, inputs: Iterable[Path]) -> None:
     for path in inputs:
         if _is(target, path):
             raise UsageError("is an input too; it would be overwritten", where=shown(out), hint="choose another name")
-        if target.name and _is(target.with_name(target.name + PARTIAL), path):
-            what = f"would be written as {shown(target.name + PARTIAL)} first, which is an input"
+        if target.name and _is(partial := partial_of(target), path):
+            what = f"would be written as {shown(partial.name)} first, which is an input"
             raise UsageError(what, where=shown(out), hint="choose another name")
 
 
 def _is(candidate: Path, path: Path) -> bool:
+    if os.path.realpath(candidate) == os.path.realpath(path):  # without any inode number, see `partial.is_at`
+        return True
     try:
         return candidate.samefile(path)
     except OSError:
@@ -234,32 +196,3 @@ def _target(path: Path) -> Path:
         return path.resolve(strict=True)
     except (OSError, RuntimeError):
         raise UsageError("is a symlink that leads nowhere", where=shown(path)) from None
-
-
-def _allocate(fd: int, size: int) -> None:
-    try:
-        os.posix_fallocate(fd, 0, size)
-    except OSError as error:
-        if error.errno not in _NO_ALLOCATION:
-            raise
-        os.ftruncate(fd, size)
-
-
-def _lock(fd: int) -> bool | None:
-    """Whether the lock is ours; None on a file system without locks."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno in _NO_LOCKS:
-            return None
-        raise
-    return True
-
-
-def _same(fd: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), path.lstat())
-    except FileNotFoundError:
-        return False

@@ -30,6 +30,7 @@ def open_input(path: Path) -> int:
     except OSError as error:
         if error.errno in _NO_SUCH_FILE:
             why = "" if error.errno == errno.ENOENT else f" ({(error.strerror or '').lower()})"
+            why = " (the working directory has been deleted)" if working_folder_is_gone(path) else why
             raise UsageError(f"no such file{why}", where=where) from None
         if error.errno == errno.ENXIO:
             raise _not_a_file(where) from None
@@ -41,6 +42,14 @@ def open_input(path: Path) -> int:
     if stat.S_ISDIR(mode):
         raise UsageError("is a folder", where=where, expected="a file")
     raise _not_a_file(where)
+
+
+def working_folder_is_gone(path: Path) -> bool:
+    """Whether the path counts from a working directory that has been deleted."""
+    try:
+        return not path.is_absolute() and not os.getcwd()  # noqa: PTH109 - as short, and nothing to resolve
+    except OSError:
+        return True
 
 
 def _not_a_file(where: str) -> Damaged:

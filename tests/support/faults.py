@@ -9,8 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from repack.files import allocation
+
 _EVENTS = {"open", "os.link", "os.rename", "os.remove", "os.truncate", "os.chmod", "os.chown"}
-_CALLS = ("pwrite", "preadv", "fsync", "fstatvfs", "posix_fallocate")
+_CALLS = ("pwrite", "preadv", "fsync", "fstatvfs")
 
 
 class Faults:
@@ -29,6 +31,7 @@ class Faults:
         sys.addaudithook(self._hook)
         for name in _CALLS:
             setattr(os, name, self._wrapped(name, getattr(os, name)))
+        setattr(allocation, "fallocate", self._wrapped("fallocate", allocation.fallocate))  # noqa: B010 - as in `replace`
 
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event in _EVENTS and not self._busy:
