@@ -1,5 +1,5 @@
 """`python -m repack`."""
 
-from repack.command.main import main
+from gguf_dpl.repack import main
 
 main()

@@ -11,7 +11,8 @@ import sys
 from importlib import resources
 from pathlib import Path
 
-from repack.command.console import Console, run
+from repack.command.console import Console
+from repack.command.ending import run
 from repack.errors import Damaged, EnvironmentFailure, shown
 from repack.files.output import OutputFile
 from repack.files.signals import check

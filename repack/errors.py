@@ -1,33 +1,48 @@
 """Every way in which the tools can fail, its wording, and its exit code.
 
 An error is one line: where, what, found, expected, what to do next. The classes below are the only place in which
-exit codes are named; `repack.command.console` turns an exception into its line and its code, nothing else does.
+exit codes are named; `repack.command.ending` turns an exception into its line and its code, nothing else does.
 """
 
 from __future__ import annotations
 
 import errno
+import re
 from typing import ClassVar
 
 PROVEN = 0
 
+INSTALLATION = "docs/quickstart.md, section Install"
+"""Where installing is told, in one place; errors only point there."""
+
+_COMMAND_AT_THE_START = re.compile(r"^(\s*):(?=:)")
+
 
 def shown(value: object, limit: int = 120) -> str:
-    """Text from outside made safe to show: ASCII, escaped, in backticks, cut at `limit` characters."""
-    text = value if isinstance(value, str) else str(value)
-    safe = text.encode("unicode_escape", "surrogatepass").decode("ascii") if not _plain(text) else text
-    if len(safe) > limit:
-        safe = f"{safe[: limit - 3]}..."
-    return f"`{safe}`"
+    """Text from outside, safe to show (`plain`), in backticks, cut at `limit` characters."""
+    safe = plain(value if isinstance(value, str) else str(value))
+    return f"`{safe if len(safe) <= limit else safe[: limit - 3] + '...'}`"
+
+
+def plain(text: str) -> str:
+    """Text from outside as one line of printable ASCII: escaped, never cut, and no command to a CI server."""
+    return _disarmed(text if _printable(text) else text.encode("unicode_escape", "surrogatepass").decode("ascii"))
 
 
 def one_line(text: str) -> str:
-    """Text with everything escaped that is not printable ASCII: an error is one line, whatever it quotes."""
-    return "".join(char if _plain(char) else char.encode("unicode_escape").decode("ascii") for char in text)
+    """A whole message, parts of which may be escaped already: what is still unsafe is escaped, no backslash doubled."""
+    return _disarmed(
+        "".join(char if _printable(char) else char.encode("unicode_escape").decode("ascii") for char in text)
+    )
 
 
-def _plain(text: str) -> bool:
+def _printable(text: str) -> bool:
     return text.isascii() and text.isprintable()
+
+
+def _disarmed(text: str) -> str:
+    """Some CI servers act on ``##[``, ``##vso[`` and ``##teamcity[`` anywhere in a line, and on ``::`` at its start."""
+    return _COMMAND_AT_THE_START.sub(r"\1\\x3a", text.replace("##", r"#\x23"))
 
 
 class DplError(Exception):
@@ -66,7 +81,7 @@ class Differs(DplError):
 
 
 class UsageError(DplError):
-    """The command line asks for something that makes no sense."""
+    """The command line asks for something that cannot be done."""
 
     exit_code = 2
 
@@ -101,3 +116,29 @@ def os_failure(error: OSError, what: str) -> EnvironmentFailure:
     }
     reason = (error.strerror or str(error)).lower()
     return EnvironmentFailure(f"{what} ({reason})", hint=hints.get(error.errno or 0, ""))
+
+
+def as_failure(error: Exception) -> DplError:
+    """Any exception as one of ours, with what to do about it."""
+    if isinstance(error, DplError):
+        return error
+    if isinstance(error, MemoryError):
+        return EnvironmentFailure("out of memory")
+    if isinstance(error, RuntimeError) and "start new thread" in str(error):
+        return EnvironmentFailure("the system allows no more threads or memory", hint="raise the limits (ulimit)")
+    if isinstance(error, ImportError):
+        package = f"the Python package {shown(error.name.partition('.')[0])}" if error.name else "a Python package"
+        what = "is missing" if isinstance(error, ModuleNotFoundError) else f"cannot be imported ({_cause(error)})"
+        return EnvironmentFailure(f"{package} {what}", hint=f"see {INSTALLATION}")
+    if isinstance(error, OSError):
+        return os_failure(error, shown(error.filename) if error.filename else "the operating system refused")
+    what = f"internal error: {_cause(error)}"
+    return EnvironmentFailure(what, hint="please report it, with the output under DPL_DEBUG=1")
+
+
+def _cause(error: BaseException) -> str:
+    """What an exception goes back to: its class and the first line of its text, if it has one."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

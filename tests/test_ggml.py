@@ -88,9 +88,9 @@ def test_a_command_loads_no_more_than_it_needs(pair: tuple[Path, Path], command:
     paths = {"MODEL": str(pair[0]), "SIDECAR": str(pair[1])}
     name, *arguments = (paths.get(word, word) for word in command)
     module = {"repack": "repack.command.main", "verify": "verify.command"}[name]
-    code = f"import sys, {module}, repack.command.console as c; sys.argv[1:] = {arguments!r}\n"
+    code = f"import sys, {module}, repack.command.ending as c; sys.argv[1:] = {arguments!r}\n"
     code += f"code = c.run({module}._command); print('LOADED', *sys.modules); sys.exit(code)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.rpartition("LOADED")[2].split())
-    assert "repack.command.console" in loaded
+    assert "repack.command.ending" in loaded
     assert not absent & loaded

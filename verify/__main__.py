@@ -1,5 +1,5 @@
 """`python -m verify`."""
 
-from verify.command import main
+from gguf_dpl.verify import main
 
 main()

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from repack.command.console import Console, undelivered
-from repack.command.report_files import STDOUT, write_report
-from repack.errors import DplError
+from repack.command.ledger import token_ledger
+from repack.command.report_files import json_text
+from repack.command.summary import why_left
+from repack.convert import Conversion
+from repack.errors import PROVEN, DplError
 from repack.files.reading import utf8
+from repack.layout import TYPES
+from repack.plan import Ledger, Plan
+from repack.sidecar.manifest import Entry
 from repack.version import NAME, VERSION
 
-if TYPE_CHECKING:
-    from repack.convert import Conversion
-    from repack.plan import Plan
-    from repack.sidecar.manifest import Entry
-
-FORMAT = {"name": "gguf-dpl conversion", "major": 1, "minor": 0}
+FORMAT = {"name": "gguf-dpl conversion", "major": 2, "minor": 0}
 """`major` changes when a key is removed or means something else, `minor` when one is added."""
 
 
@@ -25,54 +26,70 @@ FORMAT = {"name": "gguf-dpl conversion", "major": 1, "minor": 0}
 class Report:
     """What is known so far; filled in as the work goes on."""
 
-    model: str
-    output: str | None
+    model: Path
+    output: Path | None
     dry_run: bool
     plan: Plan | None = None
     conversion: Conversion | None = None
     error: DplError | None = None
 
-    def write(self, path: str, console: Console) -> None:
-        """Write the report to a file, whole or not at all, or to stdout (`-`)."""
-        text = json.dumps(self.as_dict(), indent=1, allow_nan=False) + "\n"
-        if path == STDOUT:
-            console.data(text)
-        else:
-            write_report(text, path)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The report before it becomes text."""
+    def to_json(self, exit_code: int = PROVEN) -> str:
+        """The report as text. exit_code: what the process will return if there was no error."""
         done = "planned" if self.dry_run else "converted"
-        return {
-            "format": FORMAT,
-            "tool": {"name": NAME, "version": VERSION},
-            "result": "failed" if self.error else done,
-            "exit_code": self.error.exit_code if self.error else undelivered(),
-            "error": str(self.error) if self.error else None,
-            "model": utf8(self.model),
-            "output": None if self.output is None else utf8(self.output),
-            "plan": None if self.plan is None else _plan(self.plan),
-            "conversion": None if self.conversion is None else _conversion(self.conversion),
-        }
+        return json_text(
+            {
+                "format": FORMAT,
+                "tool": {"name": NAME, "version": VERSION},
+                "result": "failed" if self.error else done,
+                "exit_code": self.error.exit_code if self.error else exit_code,
+                "error": str(self.error) if self.error else None,
+                "model": utf8(os.fspath(self.model)),
+                "output": None if self.output is None else utf8(os.fspath(self.output)),
+                "plan": None if self.plan is None else _plan(self.plan),
+                "conversion": None if self.conversion is None else _conversion(self.conversion),
+            }
+        )
 
 
 def _plan(plan: Plan) -> dict[str, Any]:
-    ledger = plan.ledger
     return {
         "shards": [{"name": shard.name, "size": shard.size} for shard in plan.index.shards],
         "tensors": len(plan.index.tensors),
         "selected": [tensor.name for tensor in plan.selected],
         "selection": {
+            "types": [quant.name for quant in plan.types],
             "include": list(plan.include),
             "exclude": list(plan.exclude),
             "left_out": list(plan.left_out),
         },
         "skipped": [
-            {"type": kind.type, "name": kind.name, "tensors": kind.tensors, "nbytes": kind.nbytes}
+            {
+                "type": kind.type,
+                "name": kind.name,
+                "tensors": kind.tensors,
+                "nbytes": kind.nbytes,
+                "why": why_left(kind, plan),
+                "convertible": kind in plan.convertible,
+            }
             for kind in plan.skipped
         ],
-        "ledger": {"native": ledger.native, "padded": ledger.padded, "dpl": ledger.dpl},
+        "ledger": {
+            **_bytes(plan.ledger),
+            "types": [
+                {
+                    "type": TYPES[number].name,
+                    "tensors": sum(tensor.type == number for tensor in plan.selected),
+                    **_bytes(ledger),
+                }
+                for number, ledger in plan.ledgers.items()
+            ],
+        },
+        "token": _bytes(token_ledger(plan)),
     }
+
+
+def _bytes(ledger: Ledger) -> dict[str, int]:
+    return {"native": ledger.native, "padded": ledger.padded, "dpl": ledger.dpl}
 
 
 def _conversion(conversion: Conversion) -> dict[str, Any]:
@@ -90,6 +107,7 @@ def _conversion(conversion: Conversion) -> dict[str, Any]:
 def _tensor(entry: Entry) -> dict[str, Any]:
     return {
         "name": entry.name,
+        "type": entry.quant.name,
         "ne": list(entry.ne),
         "row_stride": entry.row_stride,
         "nbytes": entry.nbytes,

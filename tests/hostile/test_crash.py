@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from repack.command.console import run
+from repack.command.ending import run
 from repack.files.signals import raise_on_signals
 from tests.support import faults
 from tests.support.calls import COMMANDS, Done, call, call_function, listing

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from repack.command.console import run
+from repack.command.ending import run
 from repack.errors import EnvironmentFailure
 from repack.sidecar.reader import Sidecar
 from tests.support import faults

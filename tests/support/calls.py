@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repack.command import main as repack_cli
-from repack.command.console import run
+from repack.command.ending import run
 from verify import command as verify_cli
 
 MIB = 1 << 20

@@ -1,0 +1,10 @@
+"""The console script `verify`, and `python -m verify`."""
+
+from gguf_dpl import hand_over
+from verify.command import main as command
+
+
+def main() -> None:
+    """Entry point."""
+    hand_over()
+    command()
