@@ -70,7 +70,7 @@ def test_text_from_outside_stays_in_code_on_github(outside: str) -> None:
                     assert child.content.count("outside") % 2 == 0
 
 
-def test_no_log_line_is_a_command_to_a_ci_server(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_log_line_is_a_command_to_a_ci_server(capfd: pytest.CaptureFixture[str]) -> None:
     made = Verdict("/m/##vso[task.complete].gguf", "/m/::add-mask::x")
     made.tensors.append(Entry("##teamcity[x", Q6_K, (256, 1), 0, 0, "f" * 64, 0, 0))
     made.failed("bytes", Differs("###[error]"), "##teamcity[x")
@@ -79,7 +79,7 @@ def test_no_log_line_is_a_command_to_a_ci_server(capsys: pytest.CaptureFixture[s
     assert json.loads(text)["tensors"][0]["name"] == "##teamcity[x"
     assert outcomes(text, "bytes")[0]["detail"] == "###[error]"
     show(made, Console())
-    shown = capsys.readouterr()
+    shown = capfd.readouterr()
     assert "##" not in shown.out + shown.err
     assert not [line for line in shown.out.splitlines() if line.strip().startswith("::")]
 

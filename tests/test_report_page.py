@@ -87,18 +87,18 @@ def test_every_type_has_its_ledger_and_dead_bytes_are_shares_of_their_own_layout
     assert json.loads(to_json(made, 5))["ledger"] == {"native": 0, "padded": 0, "dpl": 0, "types": []}
 
 
-def test_why_no_gpu_was_used_is_told_in_full_below_the_stages(capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_no_gpu_was_used_is_told_in_full_below_the_stages(capfd: pytest.CaptureFixture[str]) -> None:
     made = verdict()
     made.no_gpu = "CUDA driver version is insufficient; install a newer driver"
     made.skipped("bandwidth", "no usable GPU")
     show(made, Console())
-    shown = capsys.readouterr().out
+    shown = capfd.readouterr().out
     for text in (shown, to_markdown(made), Page(to_html(made)).text):
         assert text.count(made.no_gpu) == 1
         assert text.index("bandwidth") < text.index(made.no_gpu)
     made.no_gpu = ""
     show(made, Console())
-    assert "No GPU" not in capsys.readouterr().out + to_markdown(made) + to_html(made)
+    assert "No GPU" not in capfd.readouterr().out + to_markdown(made) + to_html(made)
 
 
 @pytest.mark.parametrize("skipped", [False, True])
@@ -128,12 +128,12 @@ def test_tensors_that_failed_stand_first_on_the_page() -> None:
     assert rows[0][1] == "]]&gt;"
 
 
-def test_many_failures_are_told_in_few_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_failures_are_told_in_few_lines(capfd: pytest.CaptureFixture[str]) -> None:
     made = verdict()
     for number in range(MOST_ERRORS + 5):
         made.failed("bytes", Differs(f"difference {number}"), f"t{number}")
     show(made, Console(quiet=True))
-    lines = capsys.readouterr().err.splitlines()
+    lines = capfd.readouterr().err.splitlines()
     assert len(lines) == MOST_ERRORS + 1
     assert "5 more" in lines[-1]
     assert len(outcomes(to_json(made, 1), "bytes")) == len(NAMES) + MOST_ERRORS + 5

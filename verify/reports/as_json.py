@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
+from repack.command.report_files import json_text
 from repack.files.reading import utf8
 from repack.plan import Ledger
 from repack.version import NAME, VERSION
@@ -20,8 +20,7 @@ FORMAT = {"name": "gguf-dpl verdict", "major": 2, "minor": 0}
 
 def to_json(verdict: Verdict, exit_code: int) -> str:
     """Everything a verdict holds. exit_code: what the process will return."""
-    text = json.dumps(as_dict(verdict, exit_code), indent=1, allow_nan=False)
-    return text.replace("##", r"#\u0023") + "\n"  # `##[` and `##vso[` in a log are commands to some CI servers
+    return json_text(as_dict(verdict, exit_code))
 
 
 def as_dict(verdict: Verdict, exit_code: int) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
-from repack.errors import PROVEN, Differs
-from verify.reports.summary import closing_line, meaning, plain, result
+from repack.errors import PROVEN, Differs, plain
+from verify.reports.summary import closing_line, meaning, result
 from verify.verdict import STAGES, Outcome, Status, Verdict
 
 _SUITE = "gguf-dpl"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from repack.errors import plain
 from verify.reports.speeds import NOTE, TIMING_HEADER, gain_header, gain_rows, timing_rows, token_line
 from verify.reports.summary import (
     LEDGER_HEADER,
@@ -12,7 +13,6 @@ from verify.reports.summary import (
     file_name,
     ledger_rows,
     meaning,
-    plain,
     problems,
     stages,
     tensors,
@@ -28,6 +28,7 @@ def to_markdown(verdict: Verdict, *, with_tensors: bool = True) -> str:
     names = [file_name(path) for path in (verdict.model, verdict.sidecar) if path is not None]
     parts = [
         f"## {closing_line(verdict)}",
+        "<!-- gguf-dpl -->",  # by this mark a later run knows that it may replace the file
         " against ".join(map(_code, reversed(names))),
         meaning(verdict).replace("--", r"\--"),
         _failures(verdict, None if with_tensors else MOST_FAILURES),

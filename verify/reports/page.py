@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from repack.errors import plain
 from repack.version import VERSION
 from verify.gpu.timing import READ, READERS, ShapeTimings, Timing
 from verify.reports.speeds import shape_name, times_a_token, token_line
@@ -21,7 +22,6 @@ from verify.reports.summary import (
     ledger_rows,
     ledgers,
     meaning,
-    plain,
     problems,
     result,
     stages,

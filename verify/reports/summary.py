@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repack.errors import PROVEN, Damaged, Differs, EnvironmentFailure, NothingToDo, UsageError, shown
+from repack.errors import PROVEN, Damaged, Differs, EnvironmentFailure, NothingToDo, UsageError, plain
 from repack.layout import QuantType
 from repack.plan import Ledger
 from repack.sidecar.manifest import Entry
@@ -63,11 +62,6 @@ class TypeLedger:
         native = sum(entry.nbytes for entry in entries)
         padded = sum(entry.padded_nbytes for entry in entries)
         return cls(name, len(entries), Ledger(native, padded, sum(entry.dpl_nbytes for entry in entries)))
-
-
-def plain(text: str) -> str:
-    """Text from outside as printable ASCII, escaped and never cut."""
-    return shown(text, limit=sys.maxsize)[1:-1]
 
 
 def file_name(path: str) -> str:

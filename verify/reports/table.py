@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from repack.command.console import Console, error_line
+from repack.errors import plain
 from verify.reports.speeds import NOTE, TIMING_HEADER, gain_header, gain_rows, timing_rows, token_line
 from verify.reports.summary import (
     LEDGER_HEADER,
@@ -12,7 +13,6 @@ from verify.reports.summary import (
     file_name,
     ledger_rows,
     meaning,
-    plain,
     problems,
     stages,
     tensors,
@@ -30,7 +30,7 @@ def show(verdict: Verdict, console: Console) -> None:
     rows = [(stage.stage, WORDS[stage.status], stage.detail) for stage in stages(verdict)]
     console.table(("stage", "result", "detail"), rows)
     if verdict.no_gpu:
-        console.facts("No GPU was used:", [("", plain(verdict.no_gpu))])
+        console.paragraph(f"No GPU was used: {plain(verdict.no_gpu)}")
     if verdict.tensors:
         console.table(LEDGER_HEADER, ledger_rows(verdict), right=range(1, 7))
         rows_of_tensors = [_tensor_row(summary) for summary in tensors(verdict)]
@@ -38,8 +38,8 @@ def show(verdict: Verdict, console: Console) -> None:
     if verdict.bandwidth:
         console.table(TIMING_HEADER, timing_rows(verdict), right=(3, 5, 6, 7))
         console.table(gain_header(verdict), gain_rows(verdict), right=range(1, 8))
-        console.facts("", [("", NOTE)])
-        console.verdict(token_line(verdict), good=True)
+        for text in filter(None, (NOTE, token_line(verdict))):
+            console.paragraph(text)
     errors = problems(verdict)
     for outcome in errors[:MOST_ERRORS]:
         error_line(f"{outcome.stage}: {plain(outcome.detail)}")
@@ -57,8 +57,7 @@ def _facts(verdict: Verdict, console: Console) -> None:
         facts.append(("gpu", plain(verdict.gpu["gpu name"])))
     if not verdict.exit_code:
         facts.append(("proves", meaning(verdict)))
-    if facts:
-        console.facts(title, facts)
+    console.facts(title, facts)
 
 
 def _tensor_row(summary: TensorSummary) -> tuple[str, ...]:
