@@ -32,7 +32,7 @@ def parse(text: str, where: str) -> StrictObject:
     if not text.isascii() or (_marks(text) > MAX_VALUES and _marks(_STRING.sub('""', text)) > MAX_VALUES):
         raise Damaged(f"the manifest is not ASCII or has more than {MAX_VALUES} values", where=where)
     try:
-        value = json.loads(text, object_pairs_hook=_unique_keys, parse_int=_bounded, parse_float=_no_fraction)
+        value = _DECODER.decode(text)
         deep = _depth(value) > MAX_DEPTH
     except ValueError:
         raise Damaged("the manifest is not JSON", where=where) from None
@@ -57,12 +57,11 @@ def _marks(text: str) -> int:
 
 
 def _depth(value: Any) -> int:
-    """Brackets that are open at the deepest place; goes no deeper than it has to."""
-    level, depth = [value], -1
-    while level and depth <= MAX_DEPTH:
+    """Brackets that are open at the deepest place; looks no deeper than one beyond the limit."""
+    level, depth = [value], 0
+    while depth <= MAX_DEPTH and (level := [item for item in level if isinstance(item, (dict, list))]):
         depth += 1
-        level = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, (dict, list))]
-        level = [child for children in level for child in children]
+        level = [child for item in level for child in (item.values() if isinstance(item, dict) else item)]
     return depth
 
 
@@ -82,6 +81,11 @@ def _bounded(digits: str) -> int:
     if len(digits) > 20 or not -BOUND < int(digits) < BOUND:
         raise ValueError("integer out of range")
     return int(digits)
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique_keys, parse_int=_bounded, parse_float=_no_fraction, parse_constant=_no_fraction
+)
 
 
 def _is_unicode(text: str) -> bool:

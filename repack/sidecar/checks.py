@@ -81,7 +81,7 @@ def _entry(item: StrictObject, layouts: Mapping[int, QuantType]) -> Entry:
     ne = item.integers("ne")
     if not 1 <= len(ne) <= 4 or ne[0] % quant.block_weights or prod(max(size, 1) for size in ne) >= BOUND:
         raise item.wrong("ne", f"1 to 4 dimensions, the first a multiple of {quant.block_weights}")
-    counted = quant.number in TYPES or not {"nonfinite_scales", "zero_scales"}.isdisjoint(item.items)
+    nonfinite, zero = _counts(item, quant)
     entry = Entry(
         name=item.text("name"),
         quant=quant,
@@ -89,8 +89,8 @@ def _entry(item: StrictObject, layouts: Mapping[int, QuantType]) -> Entry:
         shard=item.integer("shard"),
         offset=item.integer("offset"),
         sha256=item.sha256("sha256"),
-        nonfinite_scales=item.integer("nonfinite_scales") if counted else 0,
-        zero_scales=item.integer("zero_scales") if counted else 0,
+        nonfinite_scales=nonfinite,
+        zero_scales=zero,
     )
     if max(entry.row_stride, entry.dpl_nbytes) >= BOUND:
         raise item.wrong("ne", "rows, and a tensor, of fewer than 2^63 bytes")
@@ -99,6 +99,16 @@ def _entry(item: StrictObject, layouts: Mapping[int, QuantType]) -> Entry:
         if item.integer(key) != expected:
             raise item.wrong(key, expected)
     return entry
+
+
+def _counts(item: StrictObject, quant: QuantType) -> tuple[int, int]:
+    """Unusual scales; of a type that is not in the table they may be absent, and cannot be checked: none."""
+    keys = ("nonfinite_scales", "zero_scales")
+    known = quant.number in TYPES
+    if not known and not item.items.keys() & set(keys):
+        return 0, 0
+    nonfinite, zero = map(item.integer, keys)
+    return (nonfinite, zero) if known else (0, 0)
 
 
 def _check_selection(manifest: Manifest, where: str) -> None:

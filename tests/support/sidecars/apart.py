@@ -7,10 +7,9 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from tests.conftest import mixed_model
 from tests.support.models import Q6_K
 from tests.support.readers import CONSUMERS
-
-from tests.conftest import mixed_model
 
 FORMAT = (CONSUMERS.parent / "format.md").read_text()
 FIELDS = {"ql": (0, 128), "qh": (128, 64), "scales": (192, 16), "d": (208, 2)}

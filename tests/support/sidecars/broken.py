@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import prod
 from typing import Any
 
-from tests.support.sidecars.forge import T0, Forge, changed, extra, paths, put, tiny, with_tensors
+from tests.support.independent import TABLE, Kind
+from tests.support.sidecars.forge import T0, Forge, canonical, changed, extra, marks, paths, put, tiny, with_tensors
 
 WRONG_TYPES: tuple[Any, ...] = (None, True, -1, 1 << 63, "1", "\ud800", [], {}, [None], ...)
 STILL_WRONG: tuple[Any, ...] = (-1, 1 << 63, "\ud800", [None])
 """Wrong although of the right type."""
 HEX = "0123456789abcdef" * 4
+ROOM = (1 << 20) - marks(canonical(tiny().manifest)) - 2
+"""Commas that still fit into a member `zzz` that is an array."""
 
 
 def swapped(old: str, new: str) -> Callable[[str], str]:
@@ -24,15 +30,14 @@ def swapped(old: str, new: str) -> Callable[[str], str]:
     return change
 
 
-def ne(*sizes: int) -> Forge:
-    """Other dimensions for the first tensor, and all that follows from them."""
-    n, rows = (sizes[0] if sizes else 0) // 256, 1
-    for size in sizes[1:]:
-        rows *= size
-    values = {"ne": list(sizes), "n": n, "rows": rows, "row_stride": -(-210 * n // 16) * 16, "nbytes": rows * n * 210}
+def ne(*sizes: int, index: int = 0) -> Forge:
+    """Other dimensions for a tensor, and all that follows from them."""
+    kind = TABLE[tiny().manifest["tensors"][index]["type"]]
+    n, rows = (sizes[0] if sizes else 0) // kind.weights, prod(sizes[1:])
+    values = {"ne": list(sizes), "n": n, "rows": rows, "row_stride": kind.stride(n), "nbytes": rows * n * kind.size}
 
     def change(manifest: dict[str, Any]) -> None:
-        manifest["tensors"][0].update(values)
+        manifest["tensors"][index].update(values)
         manifest["source"]["shards"][0]["size"] = (1 << 63) - 1
 
     return tiny(change)
@@ -41,7 +46,9 @@ def ne(*sizes: int) -> Forge:
 def members_of_wrong_type() -> Iterator[Forge]:
     """Every member of the manifest missing, and with values of all other types."""
     for path in paths(tiny().manifest):
-        if path[0] in {"layout", "manifest_sha256"} or isinstance(path[-1], int) or path[:2] == ("source", "general"):
+        if path[0] == "tensors" and path[1:2] not in {(), (0,), (10,)}:
+            continue  # two of them will do
+        if path[0] in {"layouts", "manifest_sha256"} or isinstance(path[-1], int) or path[:2] == ("source", "general"):
             continue
         value: Any = tiny().manifest
         for key in path:
@@ -60,17 +67,66 @@ def members_of_wrong_type() -> Iterator[Forge]:
 
 
 def layouts() -> Iterator[Forge]:
-    for path in paths(tiny().manifest["layout"]):
-        yield changed("layout", *path, to=...)
-        yield changed("layout", *path, to=1)
-    yield changed("layout", "more", to=1)
-    yield changed("layout", "fields", 0, "more", to=1)
-    yield changed("layout", to=...)
+    """Every member of a known layout missing or another, more members, more layouts, fewer, another order."""
+    sound = canonical(tiny().manifest)
+    for path in paths(tiny().manifest["layouts"]):
+        values = (..., 1, False, True, "d", []) if path[0] in {0, 10} or len(path) == 1 else ()
+        for value in (*values, *([False] if path[-1] == "offset" else [])):
+            forged = changed("layouts", *path, to=value)
+            if canonical(forged.manifest) != sound:
+                yield forged
+    yield changed("layouts", 0, "more", to=1)
+    yield changed("layouts", 3, "planes", 0, "more", to=1)
+    yield changed("layouts", to=...)
+    yield changed("layouts", to={})
+    yield tiny(lambda m: m["layouts"].reverse())
+    yield tiny(lambda m: m["layouts"].insert(0, m["layouts"][0]))
+    yield tiny(lambda m: m["layouts"].append({**m["layouts"][0], "type": 40}))
+    yield tiny(lambda m: m["layouts"][0]["planes"].reverse())
+
+
+UNKNOWN = Kind(99, "later", 64, 8, (("a", 5, 0), ("b", 3, 5)), ())
+"""A type that no reader knows."""
+
+
+def unknown(size: int, *planes: tuple[str, int, int], weights: int = 64) -> Forge:
+    """A sidecar of one row of one block of a type that no reader knows, with these planes."""
+    kind = Kind(99, "later", weights, size, planes, ())
+    forged, data = with_tensors(("a", [64]), kind=UNKNOWN), bytes(min(kind.stride(1), 1 << 20))
+    forged.manifest["layouts"] = [json.loads(kind.layout())]
+    facts = {"ne": [weights], "row_stride": kind.stride(1), "nbytes": size, "sha256": hashlib.sha256(data).hexdigest()}
+    forged.manifest["tensors"][0].update(facts)
+    return replace(forged, data=data)
+
+
+def unknown_layouts() -> Iterator[Forge]:
+    """Planes that do not make up their block, or sizes beyond the limits."""
+    yield unknown(8, ("a", 5, 0), ("b", 3, 4))
+    yield unknown(9, ("a", 5, 0), ("b", 3, 6))
+    yield unknown(9, ("a", 5, 0), ("b", 3, 5))
+    yield unknown(8, ("a", 5, 1), ("b", 3, 6))
+    yield unknown(8, ("a", 5, 0), ("a", 3, 5))
+    yield unknown(8, ("a", 8, 0), ("b", 0, 8))
+    yield unknown(8, ("a", 8, 0), ("b", 0, 0))
+    yield unknown(8, ("a", 8, 0), ("b", 8, 0))
+    yield unknown(0)
+    yield unknown(8)
+    yield unknown(65537, ("a", 65537, 0))
+    yield unknown(17, *((chr(97 + at), 1, at) for at in range(17)))
+    yield unknown(8, ("a", 8, 0), weights=0)
+    yield unknown(8, ("a", 8, 0), weights=65537)
+    yield unknown(8, ("a", (1 << 63) - 1, 0), ("b", 9, (1 << 63) - 1))
 
 
 def twice() -> Forge:
-    first = tiny().data[:1280]
-    return tiny(lambda m: m["tensors"].insert(1, m["tensors"][0]), data=first + tiny().data)
+    return tiny(lambda m: m["tensors"].insert(1, m["tensors"][0]), data=tiny().data[:1280] + tiny().data)
+
+
+def count(kind: Kind, key: str) -> Forge:
+    """A tensor of a type that no reader knows, with one of the two counts only."""
+    forged = with_tensors(("a", [64, 3]), kind=kind)
+    del forged.manifest["tensors"][0][key]
+    return forged
 
 
 def cut(size: int) -> Forge:
@@ -80,10 +136,10 @@ def cut(size: int) -> Forge:
 BROKEN: dict[str, list[Forge]] = {
     "C1": [
         *(cut(size) for size in (0, 1, 7, 8, 9, 100, 4095)),
-        *(tiny(length=length) for length in (0, 1, 1 << 25, (1 << 64) - 1, (1 << 63) + 4088, 8184)),
+        *(tiny(length=length) for length in (0, 1, 1 << 25, (1 << 64) - 1, (1 << 63) + 8184, 4088, 12280)),
         tiny(start=(1 << 25) + 4096),
     ],
-    "C2": [tiny(start=start) for start in (2048, 4096 + 16, 4096 + 8, 8191)],
+    "C2": [tiny(start=start) for start in (7168, 8192 + 16, 8192 + 8, 12287)],
     "C3": [
         tiny(header=lambda text: f" {text}"),
         tiny(header=swapped('{"__metadata__":{', '{"__metadata__": {')),
@@ -103,7 +159,7 @@ BROKEN: dict[str, list[Forge]] = {
         tiny(after=lambda text: text[:-1]),
         tiny(after=lambda _: ""),
         tiny(after=lambda _: '"dpl"'),
-        tiny(text=swapped('"major":1,"minor":0', '"minor":0,"major":1')),
+        tiny(text=swapped('"major":2,"minor":0', '"minor":0,"major":2')),
         tiny(text=swapped('"minor":0', '"minor":0,"minor":0')),
         *(tiny(text=swapped('"minor":0', f'"minor":{number}')) for number in ("00", "-0", "0.0", "0e0", "+0", " 0")),
         *(
@@ -122,7 +178,20 @@ BROKEN: dict[str, list[Forge]] = {
             extra(text)
             for text in (
                 "01",
+                "-01",
                 "-",
+                "-0",
+                "--1",
+                "+1",
+                "9223372036854775808",
+                "-9223372036854775808",
+                "9" * 19,
+                "1" * 400,
+                '"\\ud800"',
+                '{"\\udfff":1}',
+                '["\\ud83d\\u0041"]',
+                "True",
+                "nul",
                 "1.5",
                 "1e2",
                 "tru",
@@ -134,26 +203,29 @@ BROKEN: dict[str, list[Forge]] = {
                 "'a'",
             )
         ),
+        *(extra(text) for text in ("[" * 16 + "]" * 16, '{"a":' * 16 + "1" + "}" * 16, "[" + "0," * (ROOM + 1) + "0]")),
         *(extra(text) for text in ("[" * 100_000, "[" * 100_000 + "]" * 100_000, "NaN", "Infinity", "", "[1 ]")),
     ],
     "C5": [
         changed("format", "name", to="dpm"),
-        *(changed("format", "major", to=major) for major in (0, 2, 10**10)),
+        *(changed("format", "major", to=major) for major in (0, 1, 3, 10**10)),
     ],
     "C6": [
         tiny(after=swapped("golden", "silver")),
-        tiny(after=swapped('"zero_d":0', '"zero_d":1')),
+        tiny(after=swapped('"zero_scales":0', '"zero_scales":1')),
         tiny(after=swapped('"manifest_sha256":"', '"manifest_sha256":"0')),
         tiny(after=lambda text: text.replace('"manifest_sha256":"', '"manifest_sha256":"A', 1)),
         tiny(after=swapped("}]}", '}],"zzz":1}')),
     ],
-    "C7": list(layouts()),
+    "C7": [*layouts(), *unknown_layouts()],
     "C8": [
         *members_of_wrong_type(),
         changed("source", "general", "general.name", to=1),
         changed("source", "shards", 0, to=1),
         changed("skipped", 0, to=[]),
         *(changed("selection", key, to=[1]) for key in ("include", "exclude", "left_out")),
+        *(changed("selection", "types", to=[value]) for value in ("2", True, None, -2, [2])),
+        *(count(UNKNOWN, key) for key in ("nonfinite_scales", "zero_scales")),
         *(changed(*T0, "sha256", to=text) for text in (HEX.upper(), HEX[1:], HEX + "0")),
         changed("source", "shards", 0, "header_sha256", to="g" * 64),
         tiny(lambda manifest: put(manifest, ("tensors",), []), data=b""),
@@ -165,6 +237,7 @@ BROKEN: dict[str, list[Forge]] = {
             for sizes in ((), (255, 2), (128, 2), (256, 1, 1, 1, 1), (768, 1 << 54), (1 << 62, 2), (0, 1 << 62, 2))
         ),
         *(ne(*sizes) for sizes in ((256, 0, 1 << 62), (1 << 32, 1 << 32), (256, 1 << 62, 1 << 62, 1 << 62))),
+        *(ne(*sizes, index=5) for sizes in ((33, 2), (256, 1 << 55), ((1 << 63) - 32, 1), ((1 << 63) - 32, 0))),
     ],
     "C10": [
         changed(*T0, key, to=tiny().manifest["tensors"][0][key] + more)
@@ -174,15 +247,21 @@ BROKEN: dict[str, list[Forge]] = {
     ],
     "C11": [
         *(changed(*T0, "shard", to=shard) for shard in (1, 1 << 32, (1 << 63) - 1)),
-        *(changed(*T0, "offset", to=offset) for offset in (2496 - 1259, 2496, (1 << 63) - 1)),
-        changed("source", "shards", 0, "size", to=1632 + 839),
+        *(changed(*T0, "offset", to=offset) for offset in (4896 - 1259, 4896, (1 << 63) - 1)),
+        changed("source", "shards", 0, "size", to=2047),
         changed("source", "shards", to=[]),
+        *(changed("source", "shards", 0, "name", to=name) for name in ("", ".", "..", "../x", "a/b", "/", "\\", "a\0")),
     ],
     "C12": [
         twice(),
         with_tensors(("__metadata__", [256, 1])),
         with_tensors(("a", [256, 1]), ("b", [256, 1]), ("a", [256, 2])),
         changed("selection", "left_out", to=["left.out"]),
+        changed("selection", "types", to=[14]),
+        changed("selection", "types", to=[]),
+        tiny(lambda m: m["selection"]["types"].reverse()),
+        tiny(lambda m: m["selection"]["types"].append(39)),
+        tiny(lambda m: m["selection"]["types"].insert(0, 2)),
         tiny(lambda m: m["selection"].update(include=["blk"], left_out=["blk.0.ffn_down.weight"])),
     ],
     "C13": [
@@ -192,26 +271,28 @@ BROKEN: dict[str, list[Forge]] = {
                 ('"U8"', '"I8"'),
                 ("[2,640]", "[640,2]"),
                 ("[2,640]", "[1280]"),
-                ("[2,2,224]", "[4,224]"),
+                ("[2,2,64]", "[4,64]"),
+                ("[1,2,1,64]", "[1,1,2,64]"),
+                ("[1,432]", "[432]"),
                 ("[0,1280]", "[0,1264]"),
                 ("[0,1280]", "[0,1296]"),
-                ("[1280,2176]", "[1296,2192]"),
+                ("[1280,1408]", "[1296,1424]"),
                 ('"dtype":"U8","shape":[2,640]', '"shape":[2,640],"dtype":"U8"'),
                 ('},"blk.0.ffn_down.weight"', '}, "blk.0.ffn_down.weight"'),
                 ('},"blk.0.ffn_down.weight"', '},"Blk.0.ffn_down.weight"'),
                 ('},"blk.0.ffn_down.weight"', '},"\\u0062lk.0.ffn_down.weight"'),
-                ("2176]}}", "2176]}}}"),
-                ("2176]}}", "2176]}"),
-                ("2176]}}", "2176]}}\t"),
-                ("2176]}}", "2176]}}\0"),
-                ("2176]}}", '2176]},"more":{"dtype":"U8","shape":[0],"data_offsets":[2176,2176]}}'),
+                ("4112]}}", "4112]}}}"),
+                ("4112]}}", "2176]}"),
+                ("4112]}}", "4112]}}\t"),
+                ("4112]}}", "4112]}}\0"),
+                ("4112]}}", '2176]},"more":{"dtype":"U8","shape":[0],"data_offsets":[2176,4112]}}'),
                 ('"},"blk', '","more":"x"},"blk'),
             )
         ),
-        tiny(header=lambda text: text[: text.index(',"blk.0.ffn_down_exps')] + "}"),
+        tiny(header=lambda text: text[: text.index(',"blk.0.ffn_up_exps')] + "}"),
     ],
     "C14": [
-        *(tiny(file=lambda raw, size=size: raw[:-size]) for size in (1, 16, 224, 2176)),
+        *(tiny(file=lambda raw, size=size: raw[:-size]) for size in (1, 16, 64, 4112)),
         *(tiny(file=lambda raw, size=size: raw + b"\0" * size) for size in (1, 16, 4096)),
         ne(256, 1 << 50),
     ],
@@ -225,15 +306,32 @@ def data(at: int, *, seal: bool) -> Forge:
     raw[at] ^= 1
 
     def change(manifest: dict[str, Any]) -> None:
-        if seal:
-            manifest["tensors"][0]["sha256"] = hashlib.sha256(raw[:1280]).hexdigest()
+        begin = 0
+        for entry in manifest["tensors"] if seal else ():
+            end = begin + entry["rows"] * entry["row_stride"]
+            entry["sha256"] = hashlib.sha256(raw[begin:end]).hexdigest()
+            begin = end
 
     return tiny(change, data=bytes(raw))
 
 
+def paddings() -> Iterator[int]:
+    """The first and the last byte of the padding behind each plane of each tensor's last row."""
+    end = 0
+    for entry in tiny().manifest["tensors"]:
+        end += entry["rows"] * entry["row_stride"]
+        kind, row = TABLE[entry["type"]], end - entry["row_stride"]
+        for (_, size, _), start in zip(kind.planes, kind.starts(entry["n"]), strict=True):
+            used, following = start + size * entry["n"], start + (size * entry["n"] + 15) // 16 * 16
+            yield from {row + used, row + following - 1} if used < following else ()
+
+
 BROKEN_DATA: dict[str, list[Forge]] = {
-    "C15": [data(at, seal=False) for at in (0, 640, 1279, 1280, 2175)],
-    "C16": [data(at, seal=True) for at in (630, 639, 1279)],
-    "C17": [changed(*T0, key, to=1) for key in ("nonfinite_d", "zero_d")],
+    "C15": [data(at, seal=False) for at in (0, 640, 1279, 1280, 4111, *range(7, 4112, 64))],
+    "C16": [data(at, seal=True) for at in (630, 639, 1279, *paddings())],
+    "C17": [
+        *(changed("tensors", at, key, to=2) for key in ("nonfinite_scales", "zero_scales") for at in range(11)),
+        *(data(at, seal=True) for at in (1526, 4033)),  # the zero and the NaN among the scales
+    ],
 }
 """Files that only a reader of the data refuses."""

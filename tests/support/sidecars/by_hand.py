@@ -9,7 +9,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from tests.support.models import F32_TENSOR, Q6_K, Model, T, dpl_by_hand, q6_k_tensor
+from tests.support.independent import TABLE, counts, pack
+from tests.support.models import F32_TENSOR, Q6_K, Model, T, q6_k_tensor
 
 Json = dict[str, Any]
 
@@ -23,58 +24,55 @@ def canonical(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def manifest_of(model: Model, name: str = "model.gguf") -> Json:
-    """The manifest that converting `model` has to give, all of it selected; not sealed yet."""
+def manifest_of(model: Model, name: str = "model.gguf", types: tuple[int, ...] = (Q6_K,)) -> Json:
+    """The manifest that converting `model` has to give, all of these types selected; not sealed yet."""
     head, data = model.parts()
-    tensors, offset = [], 0
+    tensors, skipped, offset = [], {}, len(head)
     for tensor in model.tensors:
         payload = tensor.payload()
-        if tensor.type == Q6_K:
-            n = tensor.ne[0] // 256
-            dpl = dpl_by_hand(payload, n)
-            d = [payload[at + 208 : at + 210] for at in range(0, len(payload), 210)]
-            tensors.append(
-                {
-                    "name": tensor.name,
-                    "type": Q6_K,
-                    "ne": list(tensor.ne),
-                    "rows": prod(tensor.ne[1:]),
-                    "n": n,
-                    "row_stride": -(-210 * n // 16) * 16,
-                    "shard": 0,
-                    "offset": len(head) + offset,
-                    "nbytes": len(payload),
-                    "sha256": hashlib.sha256(dpl).hexdigest(),
-                    "nonfinite_d": sum(struct.unpack("<H", pair)[0] & 0x7FFF >= 0x7C00 for pair in d),
-                    "zero_d": sum(struct.unpack("<H", pair)[0] & 0x7FFF == 0 for pair in d),
-                }
-            )
+        if tensor.type in types:
+            tensors.append(_entry(tensor, payload, offset))
+        else:
+            count, nbytes = skipped.get(tensor.type, (0, 0))
+            skipped[tensor.type] = (count + 1, nbytes + len(payload))
         offset += -(-len(payload) // 32) * 32
-    others = [tensor for tensor in model.tensors if tensor.type == F32_TENSOR]
-    nbytes = sum(len(tensor.payload()) for tensor in others)
-    skipped = [{"type": 0, "name": "F32", "tensors": len(others), "nbytes": nbytes}] if others else []
+    used = sorted({entry["type"] for entry in tensors})
+    names = {F32_TENSOR: "F32", **{kind.number: kind.name for kind in TABLE.values()}}
     size = len(head) + len(data)
     return {
-        "format": {"name": "dpl", "major": 1, "minor": 0},
+        "format": {"name": "dpl", "major": 2, "minor": 0},
         "generator": {"name": "by hand", "version": "0"},
-        "layout": {
-            "block_weights": 256,
-            "block_bytes": 210,
-            "row_alignment": 16,
-            "fields": [
-                {"name": "ql", "block_bytes": 128, "plane_offset": 0},
-                {"name": "qh", "block_bytes": 64, "plane_offset": 128},
-                {"name": "scales", "block_bytes": 16, "plane_offset": 192},
-                {"name": "d", "block_bytes": 2, "plane_offset": 208},
-            ],
-        },
+        "layouts": [json.loads(TABLE[number].layout()) for number in used],
         "source": {
             "shards": [{"name": name, "size": size, "header_sha256": hashlib.sha256(head).hexdigest()}],
             "general": {"general.architecture": "test"},
         },
-        "selection": {"include": [], "exclude": [], "left_out": []},
+        "selection": {"types": list(types), "include": [], "exclude": [], "left_out": []},
         "tensors": tensors,
-        "skipped": skipped,
+        "skipped": [
+            {"type": kind, "name": names[kind], "tensors": count, "nbytes": nbytes}
+            for kind, (count, nbytes) in sorted(skipped.items())
+        ],
+    }
+
+
+def _entry(tensor: T, payload: bytes, offset: int) -> Json:
+    kind = TABLE[tensor.type]
+    n = tensor.ne[0] // kind.weights
+    nonfinite, zero = counts(payload, kind)
+    return {
+        "name": tensor.name,
+        "type": tensor.type,
+        "ne": list(tensor.ne),
+        "rows": prod(tensor.ne[1:]),
+        "n": n,
+        "row_stride": kind.stride(n),
+        "shard": 0,
+        "offset": offset,
+        "nbytes": len(payload),
+        "sha256": hashlib.sha256(pack(payload, kind, n)).hexdigest(),
+        "nonfinite_scales": nonfinite,
+        "zero_scales": zero,
     }
 
 
@@ -89,8 +87,8 @@ def header_of(manifest: Json, text: str | None = None) -> str:
     members = [f'"__metadata__":{canonical({"dpl": sealed(manifest) if text is None else text})}']
     begin = 0
     for entry in manifest["tensors"]:
-        ne, stride = entry["ne"], -(-210 * (entry["ne"][0] // 256) // 16) * 16
-        shape = [*reversed(ne[1:]), stride] if len(ne) > 1 else [1, stride]
+        ne, kind = entry["ne"], TABLE.get(entry["type"], TABLE[Q6_K])
+        shape = [*(ne[:0:-1] or [1]), kind.stride(ne[0] // kind.weights)]
         end = begin + prod(int(size) for size in shape)
         facts = f'"dtype":"U8","shape":{canonical(shape)},"data_offsets":[{begin},{end}]'
         members.append(f"{canonical(entry['name'])}:{{{facts}}}")
@@ -105,12 +103,13 @@ def framed(header: str | bytes, data: bytes, *, alignment: int = 4096, length: i
     return struct.pack("<Q", len(raw) if length is None else length) + raw + data
 
 
-def data_of(model: Model) -> bytes:
-    return b"".join(dpl_by_hand(t.payload(), t.ne[0] // 256) for t in model.tensors if t.type == Q6_K and t.ne[0])
+def data_of(model: Model, types: tuple[int, ...] = (Q6_K,)) -> bytes:
+    chosen = [tensor for tensor in model.tensors if tensor.type in types]
+    return b"".join(pack(t.payload(), TABLE[t.type], t.ne[0] // TABLE[t.type].weights) for t in chosen)
 
 
 def sidecar_of(model: Model, manifest: Json | None = None) -> bytes:
-    """The bytes of a sidecar, by default the right one."""
+    """The bytes of a sidecar of all Q6_K tensors, by default the right one."""
     facts = manifest_of(model) if manifest is None else manifest
     return framed(header_of(facts), data_of(model))
 

@@ -13,13 +13,27 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from tests.support.independent import KINDS, TABLE, Kind, counts, pack
+
 T0 = ("tensors", 0)
 GOLDEN = Path(__file__).parents[2] / "golden"
 SEAL = re.compile(r'"manifest_sha256":"([^"]*)",')
+STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 def canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def marks(text: str) -> int:
+    """Commas and opening brackets outside strings."""
+    return sum(map(STRING.sub("", text).count, ",[{"))
+
+
+def depth(text: str) -> int:
+    """Brackets that are open at the end of a text."""
+    bare = STRING.sub("", text)
+    return bare.count("{") + bare.count("[") - bare.count("}") - bare.count("]")
 
 
 def same(text: str) -> str:
@@ -27,11 +41,13 @@ def same(text: str) -> str:
 
 
 def sealed(text: str) -> str:
-    """The manifest's text with the right `manifest_sha256`, by the rule of docs/format.md, R12."""
-    body, count = SEAL.subn("", text, count=1)
-    assert count, "no seal in the manifest"
+    """The manifest's text with the right `manifest_sha256`, the one at the top level: docs/format.md, R12."""
+    seals = list(SEAL.finditer(text))
+    assert seals, "no seal in the manifest"
+    seal = next((seal for seal in seals if depth(text[: seal.start()]) == 1), seals[0])
+    body = text[: seal.start()] + text[seal.end() :]
     digest = hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest()
-    return SEAL.sub(lambda _: f'"manifest_sha256":"{digest}",', text, count=1)
+    return f'{text[: seal.start()]}"manifest_sha256":"{digest}",{text[seal.end() :]}'
 
 
 @dataclass
@@ -60,6 +76,8 @@ class Forge:
         begin = 0
         for entry in self.manifest["tensors"]:
             shape = [*reversed(entry["ne"][1:] or [1]), entry["row_stride"]]
+            if not all(type(length) is int for length in shape):
+                raise TypeError("no header can be made of it")
             size = ",".join(map(str, shape))
             end = begin + prod(shape)
             members.append(
@@ -83,47 +101,53 @@ def tiny(change: Callable[[dict[str, Any]], object] = lambda _: None, **parts: A
     return Forge(manifest, **{"data": raw[8 + length :], **parts})
 
 
-def entry(name: str, ne: list[int], data: bytes) -> dict[str, Any]:
+def entry(name: str, ne: list[int], native: bytes, kind: Kind = TABLE[14]) -> dict[str, Any]:
     """A tensor's member of the manifest; its native bytes are said to stand at offset 0 of a large enough shard."""
-    n, rows = ne[0] // 256, prod(ne[1:])
-    stride = (210 * n + 15) // 16 * 16
-    planes = (data[r * stride + 208 * n : r * stride + 210 * n] for r in range(rows if n else 0))
-    d = [bits & 0x7FFF for plane in planes for (bits,) in struct.iter_unpack("<H", plane)]
+    n, rows = ne[0] // kind.weights, prod(ne[1:])
+    nonfinite, zero = counts(native, kind)
     return {
         "name": name,
-        "type": 14,
+        "type": kind.number,
         "ne": ne,
         "rows": rows,
         "n": n,
-        "row_stride": stride,
+        "row_stride": kind.stride(n),
         "shard": 0,
         "offset": 0,
-        "nbytes": rows * n * 210,
-        "sha256": hashlib.sha256(data).hexdigest(),
-        "nonfinite_d": sum(bits >= 0x7C00 for bits in d),
-        "zero_d": sum(bits == 0 for bits in d),
+        "nbytes": rows * n * kind.size,
+        "sha256": hashlib.sha256(pack(native, kind, n)).hexdigest(),
+        "nonfinite_scales": nonfinite,
+        "zero_scales": zero,
     }
 
 
-def row(n: int, seed: int) -> bytes:
-    """One dpl row: bytes that tell where they stood, and zero padding."""
-    content = bytes((seed * 31 + place * 7 + place // 256) % 256 for place in range(210 * n))
-    return content.ljust((210 * n + 15) // 16 * 16, b"\0")
+def pattern(nbytes: int, seed: int) -> bytes:
+    """Bytes that tell where they stood."""
+    return bytes((seed * 31 + place * 7 + place // 256) % 256 for place in range(nbytes))
 
 
-def with_tensors(*tensors: tuple[str, list[int]], **parts: Any) -> Forge:
-    """A sidecar of tensors of these names and dimensions."""
-    data, entries = [], []
-    for number, (name, ne) in enumerate(tensors):
-        rows = b"".join(row(ne[0] // 256, number + r) for r in range(prod(ne[1:]) if ne[0] else 0))
-        data.append(rows)
-        entries.append(entry(name, ne, rows))
+def holding(entries: list[dict[str, Any]], data: bytes, kinds: tuple[Kind, ...] = KINDS, **parts: Any) -> Forge:
+    """A sidecar of these tensors, all of them of these types."""
+    used = {entry["type"] for entry in entries}
 
     def change(manifest: dict[str, Any]) -> None:
         manifest["tensors"] = entries
-        manifest["source"]["shards"][0]["size"] = 1 << 40
+        manifest["layouts"] = [json.loads(kind.layout()) for kind in kinds if kind.number in used]
+        manifest["selection"]["types"] = sorted(used)
+        manifest["source"]["shards"][0]["size"] = (1 << 63) - 1
 
-    return tiny(change, data=b"".join(data), **parts)
+    return tiny(change, data=data, **parts)
+
+
+def with_tensors(*tensors: tuple[str, list[int]], kind: Kind = TABLE[14], **parts: Any) -> Forge:
+    """A sidecar of tensors of these names and dimensions, of one type, which may be one that no reader knows."""
+    data, entries = b"", []
+    for number, (name, ne) in enumerate(tensors):
+        n = ne[0] // kind.weights
+        native = pattern(prod(ne[1:]) * n * kind.size, number)
+        entries.append(entry(name, ne, native, kind))
+        data += pack(native, kind, n)
+    return holding(entries, data, (kind,), **parts)
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
