@@ -15,6 +15,7 @@ from repack.layout import DEFAULT, TYPES
 
 ROOT = Path(__file__).parents[1]
 FLOORS = (
+    ("gguf_dpl",),
     ("repack.errors", "repack.version"),
     ("repack.layout",),
     ("repack.rows",),
@@ -24,7 +25,7 @@ FLOORS = (
     ("repack.plan",),
     ("repack.convert", "repack.restore"),
     ("repack.command",),
-    ("repack", "repack.__main__", "repack.demo"),
+    ("repack", "repack.demo"),
     ("verify.contract", "verify.kernels"),
     ("verify.gpu",),
     ("verify.verdict", "verify.pairs"),
@@ -32,7 +33,8 @@ FLOORS = (
     ("verify.run",),
     ("verify", "verify.reports"),
     ("verify.command",),
-    ("verify.__main__",),
+    ("gguf_dpl.repack", "gguf_dpl.verify"),
+    ("repack.__main__", "verify.__main__"),
 )
 """The rooms from the ground up. A module imports from its own room and from floors below."""
 
@@ -47,7 +49,9 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-PATHS = {name_of(path): path for name in ("repack", "verify") for path in sorted((ROOT / name).rglob("*.py"))}
+PATHS = {
+    name_of(path): path for name in ("gguf_dpl", "repack", "verify") for path in sorted((ROOT / name).rglob("*.py"))
+}
 """The modules of the product by their dotted names."""
 
 
