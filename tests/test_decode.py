@@ -20,10 +20,10 @@ from verify.contract.activations import Activations
 from verify.contract.emulation import decode_forms
 from verify.contract.forms import FORM_NAMES, LOOP, Form
 from verify.gpu.findings import ByteDifference, Output, Seconds, TensorResult, TensorRows
-from verify.gpu.timing import ShapeTimings, Timing
+from verify.gpu.speeds import ShapeTimings, Timing, Use, token_milliseconds
 from verify.pairs import Pair, opened
 from verify.run import Options
-from verify.stages.bandwidth import Use, token_milliseconds, uses
+from verify.stages.bandwidth import uses
 from verify.stages.decode import CheckTensor, Request, decoding
 from verify.verdict import Status, Verdict
 
@@ -86,7 +86,7 @@ def test_all_layouts_have_to_agree(pair: FilesPair) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda r: replace(r, difference=ByteDifference(4, 2, "qh", 7)), "super-block 2, qh[7]"),
+        (lambda r: replace(r, difference=ByteDifference(4, 2, "qh", 7)), "block 2, qh[7]"),
         (lambda r: replace(r, mismatches=(Output(LOOP, "dpl", "seeded-0", 2),)), "loop dpl: row 2 has other bits"),
         (lambda r: replace(r, unwritten=(Output(LOOP, "padded", "seeded-0", 1),)), "loop padded: row 1 is not written"),
         (lambda r: replace(r, bits={form: bits ^ np.uint32(1) for form, bits in r.bits.items()}), "the contract"),
@@ -159,18 +159,20 @@ def test_how_one_token_uses_the_shapes() -> None:
         entry("empty", 256, 0),
     ]
     metadata: dict[str, str | int] = {"general.architecture": "moe", "moe.expert_used_count": 2}
-    assert uses(entries, metadata) == [Use(40, 2, 2), Use(60, 1, 1), Use(1000, 3, 1)]
-    assert uses(entries[2:3], {}) == [Use(240, 1, 1)]
-    assert uses([entry("token_embd.weight", 256, 9)], {}) == [Use(9, 1, 1)]
+    assert uses(entries, metadata) == [Use(DEFAULT, 40, 2, 2), Use(DEFAULT, 60, 1, 1), Use(DEFAULT, 1000, 3, 1)]
+    assert uses(entries[2:3], {}) == [Use(DEFAULT, 240, 1, 1)]
+    assert uses([entry("token_embd.weight", 256, 9)], {}) == [Use(DEFAULT, 9, 1, 1)]
 
 
 def test_the_time_of_one_token() -> None:
     def shape(rows: int, n: int, times: dict[tuple[str, str], float]) -> ShapeTimings:
         timings = tuple(Timing(form, layout, us, us, us, 0, 0, 0) for (form, layout), us in times.items())
-        return ShapeTimings(rows, n, False, 5, 30, True, timings)
+        return ShapeTimings(DEFAULT, rows, n, False, 5, 30, True, timings)
 
     shapes = [
         shape(40, 2, {("loop", "padded"): 9, ("row", "padded"): 4, ("row", "dpl"): 3, ("read", "dpl"): 1}),
         shape(60, 1, {("row", "padded"): 10, ("row", "dpl"): 20}),
     ]
-    assert token_milliseconds([Use(40, 2, 2), Use(60, 1, 5)], shapes) == pytest.approx({"padded": 0.058, "dpl": 0.106})
+    assert token_milliseconds([Use(DEFAULT, 40, 2, 2), Use(DEFAULT, 60, 1, 5)], shapes) == pytest.approx(
+        {"padded": 0.058, "dpl": 0.106}
+    )

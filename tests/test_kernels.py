@@ -10,7 +10,7 @@ import pytest
 
 from verify import kernels
 from verify.contract.forms import Form, row_form
-from verify.gpu.timing import READERS
+from verify.gpu.speeds import READERS
 
 cupy = pytest.importorskip("cupy", reason="needs cupy and nvidia-cuda-nvrtc, but no GPU")
 nvrtc = cupy.cuda.nvrtc

@@ -9,12 +9,11 @@ import pytest
 from repack.layout import TYPES, QuantType
 from repack.sidecar.manifest import Skipped
 from tests.support.reports import check_schema
-from verify.gpu.timing import ShapeTimings, Timing
+from verify.gpu.speeds import ShapeTimings, Timing, Use
 from verify.reports.as_json import to_json
 from verify.reports.markdown import to_markdown
 from verify.reports.page import to_html
 from verify.reports.speeds import gain_header, gain_rows, timing_rows, token_line
-from verify.stages.bandwidth import Use
 from verify.verdict import Verdict
 
 Q6_K, Q8_0 = TYPES[14], TYPES[8]

@@ -5,11 +5,11 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import libgguf
 import numpy as np
 import pytest
 
 from repack import convert_file
+from repack.layout import DEFAULT
 from tests.conftest import mixed_model
 from tests.support import independent
 from tests.support.models import Q6_K, STRING, Model, T, pair, q6_k, q6_k_tensor
@@ -73,11 +73,11 @@ def test_alone_it_is_sound_but_not_compared(pair: Pair) -> None:
 @pytest.mark.parametrize(
     ("name", "row", "byte", "place"),
     [
-        ("two.dims", 1, 0, "row 1, super-block 0, ql[0]"),
-        ("two.dims", 2, 256 + 64 + 3, "row 2, super-block 1, qh[3]"),
-        ("experts", 19, 192 * 4 + 16 * 2 + 5, "expert 3, row 4, super-block 2, scales[5]"),
-        ("four.dims", 11, 209, "outer 1, expert 1, row 2, super-block 0, d[1]"),
-        ("one.dim", 0, 127, "row 0, super-block 0, ql[127]"),
+        ("two.dims", 1, 0, "row 1, block 0, ql[0]"),
+        ("two.dims", 2, 256 + 64 + 3, "row 2, block 1, qh[3]"),
+        ("experts", 19, 192 * 4 + 16 * 2 + 5, "expert 3, row 4, block 2, scales[5]"),
+        ("four.dims", 11, 209, "outer 1, expert 1, row 2, block 0, d[1]"),
+        ("one.dim", 0, 127, "row 0, block 0, ql[127]"),
     ],
 )
 def test_a_flipped_byte_is_named(pair: Pair, name: str, row: int, byte: int, place: str) -> None:
@@ -99,7 +99,7 @@ def test_a_flipped_byte_of_the_model_is_named(pair: Pair) -> None:
     flip(pair[0], at)
     verdict = judge(*pair)
     assert verdict.exit_code == 1
-    assert "row 3, super-block 2, qh[2]" in failures(verdict)["bytes"]
+    assert "row 3, block 2, qh[2]" in failures(verdict)["bytes"]
     assert passed(verdict, "digests"), "the sidecar is what it was"
 
 
@@ -208,6 +208,7 @@ def test_gemma_is_proven_row_by_row(gemma: Path, tmp_path: Path) -> None:
 
 
 def test_the_float64_oracle_is_ggmls_own_dequantizer() -> None:
+    libgguf = pytest.importorskip("libgguf")
     native = np.frombuffer(q6_k(5 * 40), np.uint8).reshape(40, 5 * 210)
     weights = libgguf.dequantize_rows(native, libgguf.GGMLQuantizationType.Q6_K)
     reference = oracle.dequantize(native, 5)
@@ -246,12 +247,12 @@ def test_sampled_rows_hold_the_first_and_the_last() -> None:
 
 
 def test_places_in_a_block() -> None:
-    assert [place_in_block(at) for at in (0, 127, 128, 192, 208, 209, 210)] == [
-        "super-block 0, ql[0]",
-        "super-block 0, ql[127]",
-        "super-block 0, qh[0]",
-        "super-block 0, scales[0]",
-        "super-block 0, d[0]",
-        "super-block 0, d[1]",
-        "super-block 1, ql[0]",
+    assert [place_in_block(DEFAULT, at) for at in (0, 127, 128, 192, 208, 209, 210)] == [
+        "block 0, ql[0]",
+        "block 0, ql[127]",
+        "block 0, qh[0]",
+        "block 0, scales[0]",
+        "block 0, d[0]",
+        "block 0, d[1]",
+        "block 1, ql[0]",
     ]

@@ -11,8 +11,7 @@ from repack.errors import PROVEN, Damaged, Differs, DplError, EnvironmentFailure
 
 if TYPE_CHECKING:
     from repack.sidecar.manifest import Entry, Skipped
-    from verify.gpu.timing import ShapeTimings
-    from verify.stages.bandwidth import Use
+    from verify.gpu.speeds import ShapeTimings, Use
 
 STAGES = (
     "container",

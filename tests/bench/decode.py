@@ -18,7 +18,8 @@ from typing import Any
 from verify.contract.forms import LAYOUTS, REGISTERS, WARP, Form, row_form
 from verify.gpu.dependent import can_launch_dependent
 from verify.gpu.device import can_stage, preflight
-from verify.gpu.timing import READ, READERS, STAGED, WAITING, ShapeTimings, measure
+from verify.gpu.speeds import READ, READERS, STAGED, WAITING, ShapeTimings
+from verify.gpu.timing import measure
 
 SHAPES = [
     (5120, 13824),

@@ -15,8 +15,8 @@ from tests.support.rows import random_rows
 from verify.contract.activations import pack_quarters, seeded
 from verify.contract.forms import forms_for
 from verify.gpu.device import can_stage, decoder, preflight, tool
+from verify.gpu.speeds import READERS
 from verify.gpu.tensor import check_tensor
-from verify.gpu.timing import READERS
 
 
 def main() -> int:

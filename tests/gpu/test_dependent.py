@@ -12,7 +12,8 @@ from verify.contract.activations import pack_quarters, seeded
 from verify.contract.forms import Form, row_form
 from verify.gpu.dependent import can_launch_dependent
 from verify.gpu.device import decoder, preflight
-from verify.gpu.timing import READERS, measure
+from verify.gpu.speeds import READERS
+from verify.gpu.timing import measure
 
 cupy = pytest.importorskip("cupy")
 pytest.importorskip("cuda.bindings.driver")

@@ -10,7 +10,7 @@ from repack.errors import Differs
 from repack.layout import TYPES
 from repack.sidecar.manifest import Entry
 from tests.support.reports import HOSTILE
-from verify.gpu.timing import ShapeTimings, Timing
+from verify.gpu.speeds import ShapeTimings, Timing
 from verify.verdict import Decoded, Verdict
 
 Q6_K, Q8_0, MXFP4 = TYPES[14], TYPES[8], TYPES[39]

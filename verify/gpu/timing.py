@@ -20,13 +20,8 @@ from verify.contract.activations import pack_plain, pack_quarters, seeded
 from verify.contract.forms import LAYOUTS, Form, forms_for, row_form
 from verify.gpu.dependent import launch_dependent
 from verify.gpu.device import can_stage, decoder, device_errors, tool
+from verify.gpu.speeds import READ, READERS, STAGED, ShapeTimings, Timing
 
-STAGED = "staged"
-"""The native layout again, its rows copied to shared memory first; form `row` only."""
-READ = "read"
-WAITING = "waiting"
-"""Dependent launches only: the same, but waiting for a word of the kernel before, as a decode must."""
-READERS = (READ, WAITING)
 LAUNCHES = 30
 REPLAYS = 11
 WARM_UP = 2
@@ -34,48 +29,6 @@ L2_TIMES = 5
 _TILE_BYTES = 8 << 20
 _READ_THREADS = 256
 _READ_LOADS = (2, 4, 8)
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """One kernel over one layout. Times in microseconds a launch; GB are 10^9 bytes."""
-
-    form: str
-    """A form, or one of `READERS` for kernels that only read."""
-    layout: str
-    minimum: float
-    median: float
-    maximum: float
-    content: float
-    """GB/s of content, 210 bytes a super-block."""
-    moved: float
-    """GB/s of all bytes of the layout."""
-    share: float
-    """The read-only kernel's time over the same bytes, divided by this time."""
-
-    @property
-    def above_ceiling(self) -> bool:
-        """Faster than reading the same bytes: the figure is not to be trusted."""
-        return self.form not in READERS and self.share > 1
-
-
-@dataclass(frozen=True, slots=True)
-class ShapeTimings:
-    """All timings for one shape."""
-
-    rows: int
-    n: int
-    fits_l2: bool
-    """The tensor is smaller than the L2: in use it may be read from there, so these cold figures say less."""
-    copies: int
-    """Copies of the weights that were rotated, in the layout with the fewest."""
-    launches: int
-    """Launches in a graph, in the layout with the fewest."""
-    identical: bool
-    """Every form gave the same bits over all layouts here."""
-    timings: tuple[Timing, ...]
-    dependent: bool = False
-    """Each launch depends on the one before (verify/gpu/dependent.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +49,9 @@ def measure(
 ) -> ShapeTimings:
     """Time decoding `rows` rows of `n` super-blocks on the current device.
 
-    variants: forms and layouts (`staged` too); by default all that apply. dependent: launch all of them, the read-only
-    kernel as well, as dependent on the one before (verify/gpu/dependent.py; form `row` only). Raises EnvironmentFailure.
+    variants: forms and layouts (`staged` too); by default all that apply. dependent: launch all of them, the
+    read-only kernel as well, as dependent on the one before (verify/gpu/dependent.py; form `row` only). Raises
+    EnvironmentFailure.
     """
     with device_errors(f"bandwidth of {rows} x {256 * n}"):
         chosen = list(variants or all_variants(rows, n, dependent))
@@ -151,6 +105,7 @@ def _measure(
         spans = _replay(stream, graphs, replays)
         times = {key: [span / counts[key] for span in spans[key]] for key in spans}
     return ShapeTimings(
+        DEFAULT,
         rows,
         n,
         fits_l2=row_stride(n) * rows < l2_bytes,

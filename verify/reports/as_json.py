@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from repack.command.report_files import json_text
 from repack.files.reading import utf8
-from repack.plan import Ledger
 from repack.version import NAME, VERSION
-from verify.gpu.timing import ShapeTimings, Timing
+from verify.gpu.speeds import ShapeTimings, Timing, token_milliseconds
 from verify.reports.speeds import times_a_token
-from verify.reports.summary import TensorSummary, TypeLedger, closing_line, ledgers, meaning, result, stages, tensors
-from verify.stages.bandwidth import token_milliseconds
+from verify.reports.summary import TensorSummary, closing_line, ledgers, meaning, result, stages, tensors, total
 from verify.verdict import Outcome, Verdict
 
 FORMAT = {"name": "gguf-dpl verdict", "major": 2, "minor": 0}
@@ -40,10 +39,8 @@ def as_dict(verdict: Verdict, exit_code: int) -> dict[str, Any]:
         "timings": verdict.timings,
         "bytes_compared": verdict.bytes_compared,
         "ledger": {
-            **_bytes(TypeLedger.of("all", verdict.tensors).bytes),
-            "types": [
-                {"type": one.name, "tensors": one.tensors, **_bytes(one.bytes)} for one in ledgers(verdict, total=False)
-            ],
+            **asdict(total(verdict)),
+            "types": [{"type": name, "tensors": count, **asdict(ledger)} for name, count, ledger in ledgers(verdict)],
         },
         "stages": [
             {
@@ -72,10 +69,6 @@ def as_dict(verdict: Verdict, exit_code: int) -> dict[str, Any]:
             {"type": kind.name, "tensors": kind.tensors, "nbytes": kind.nbytes} for kind in verdict.not_counted
         ],
     }
-
-
-def _bytes(ledger: Ledger) -> dict[str, int]:
-    return {"native": ledger.native, "padded": ledger.padded, "dpl": ledger.dpl}
 
 
 def _outcome(outcome: Outcome) -> dict[str, Any]:

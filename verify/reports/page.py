@@ -10,24 +10,22 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from repack.command.ledger import LEDGER_HEADER, dead
 from repack.errors import plain
 from repack.version import VERSION
-from verify.gpu.timing import READ, READERS, ShapeTimings, Timing
+from verify.gpu.speeds import READ, READERS, ShapeTimings, Timing, best
 from verify.reports.speeds import shape_name, times_a_token, token_line
 from verify.reports.summary import (
-    LEDGER_HEADER,
     closing_line,
-    dead,
     file_name,
     ledger_rows,
-    ledgers,
     meaning,
     problems,
     result,
     stages,
     tensors,
+    total,
 )
-from verify.stages.bandwidth import best
 from verify.verdict import STAGES, Status, Verdict
 
 _Bar = tuple[Any, ...]
@@ -91,12 +89,12 @@ def _digest(text: str) -> str:
 
 def _ledger(verdict: Verdict) -> list[_Bar]:
     """Bytes of all checked tensors in each layout as bars, dead bytes set off."""
-    total = ledgers(verdict)[-1].bytes
-    most = max(total.padded, total.dpl, 1)
-    bars: list[_Bar] = [("native", [("native", 0, total.native / most)], f"{total.native:,} bytes")]
-    for name, nbytes in (("padded", total.padded), ("dpl", total.dpl)):
-        parts = [(name, 0, total.native / most), ("dead", total.native / most, (nbytes - total.native) / most)]
-        bars.append((name, parts, f"{nbytes:,} bytes, {dead(nbytes, total.native)} dead"))
+    found = total(verdict)
+    most = max(found.padded, found.dpl, 1)
+    bars: list[_Bar] = [("native", [("native", 0, found.native / most)], f"{found.native:,} bytes")]
+    for name, nbytes in (("padded", found.padded), ("dpl", found.dpl)):
+        parts = [(name, 0, found.native / most), ("dead", found.native / most, (nbytes - found.native) / most)]
+        bars.append((name, parts, f"{nbytes:,} bytes, {dead(nbytes, found.native)} dead"))
     return bars
 
 

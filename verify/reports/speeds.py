@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from verify.gpu.timing import ShapeTimings
+from verify.gpu.speeds import ShapeTimings, best, token_milliseconds
 from verify.reports.summary import others
-from verify.stages.bandwidth import best, token_milliseconds
 from verify.verdict import Verdict
 
 NOTE = (

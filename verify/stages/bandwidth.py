@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from repack.errors import EnvironmentFailure
 from repack.gguf.header import Scalar
+from repack.layout import DEFAULT
 from repack.sidecar.manifest import Entry
-from verify.contract.forms import LAYOUTS
 from verify.gpu.dependent import can_launch_dependent
-from verify.gpu.timing import READERS, STAGED, ShapeTimings, Timing, measure
+from verify.gpu.speeds import Use
+from verify.gpu.timing import measure
 from verify.verdict import Verdict
 
 NOT_DEPENDENT = "dependent ones need cuda.bindings (extra `dependent`) and compute capability 9.0"
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """How one token uses a shape."""
-
-    rows: int
-    n: int
-    times: int
-    """Tensors of this shape that one token is multiplied with."""
 
 
 def uses(entries: Sequence[Entry], metadata: Mapping[str, Scalar]) -> list[Use]:
@@ -43,7 +33,7 @@ def uses(entries: Sequence[Entry], metadata: Mapping[str, Scalar]) -> list[Use]:
             rows = entry.ne[1] * used
         looked_up = entry.name == "token_embd.weight" and "output.weight" in names
         counts[rows, entry.n] = counts.get((rows, entry.n), 0) + (not looked_up)
-    return [Use(rows, n, times) for (rows, n), times in counts.items()]
+    return [Use(DEFAULT, rows, n, times) for (rows, n), times in counts.items()]
 
 
 def check_bandwidth(found: Sequence[Use], l2_bytes: int, verdict: Verdict) -> None:
@@ -66,26 +56,3 @@ def check_bandwidth(found: Sequence[Use], l2_bytes: int, verdict: Verdict) -> No
     verdict.uses += found
     how = "ordinary and dependent launches" if len(launches) == 2 else f"ordinary launches only: {NOT_DEPENDENT}"
     verdict.passed("bandwidth", detail=f"{len(found)} shapes measured, {how}")
-
-
-def best(shape: ShapeTimings) -> dict[str, Timing]:
-    """The fastest decode of a shape from native (staged or not), padded and dpl rows, each with its own best form."""
-    found: dict[str, Timing] = {}
-    for timing in shape.timings:
-        layout = "native" if timing.layout == STAGED else timing.layout
-        if timing.form not in READERS and (layout not in found or timing.median < found[layout].median):
-            found[layout] = timing
-    return found
-
-
-def token_milliseconds(found: Sequence[Use], shapes: Sequence[ShapeTimings]) -> dict[str, float]:
-    """Milliseconds that one token's Q6_K products take in each layout: per shape its fastest form, times its uses.
-
-    With ordinary launches, whatever else was measured.
-    """
-    times = {(shape.rows, shape.n): best(shape) for shape in shapes if not shape.dependent}
-    return {
-        layout: sum(times[use.rows, use.n][layout].median * use.times for use in found) / 1e3
-        for layout in LAYOUTS
-        if found and all(layout in times.get((use.rows, use.n), {}) for use in found)
-    }

@@ -231,7 +231,7 @@ def _rows_of(pair: Pair, files: Files) -> TensorRows:
 def _raise_if_different(result: TensorResult, pair: Pair, where: str) -> None:
     if result.difference is not None:
         first = result.difference
-        place = f"super-block {first.block}, {first.field}[{first.byte}]" if first.block >= 0 else "the padding"
+        place = f"block {first.block}, {first.field}[{first.byte}]" if first.block >= 0 else "the padding"
         raise Differs(f"differs from the model on the GPU, {row_name(pair.entry.ne, first.row)}, {place}", where=where)
     for outputs, what in ((result.unwritten, "is not written"), (result.mismatches, "has other bits than native")):
         for output in outputs:
