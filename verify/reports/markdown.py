@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from repack.command.ledger import LEDGER_HEADER
 from repack.errors import plain
 from verify.reports.speeds import NOTE, TIMING_HEADER, gain_header, gain_rows, timing_rows, token_line
 from verify.reports.summary import (
-    LEDGER_HEADER,
     closing_line,
     dimensions,
     file_name,

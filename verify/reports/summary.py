@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+from repack.command.ledger import ledger_row
 from repack.errors import PROVEN, Damaged, Differs, EnvironmentFailure, NothingToDo, UsageError, plain
 from repack.layout import QuantType
 from repack.plan import Ledger
@@ -46,22 +46,6 @@ class TensorSummary:
     def stages(self, status: Status) -> list[str]:
         """Names of the stages that ended so, in their order."""
         return [stage for stage in STAGES if stage in self.outcomes and self.outcomes[stage].status is status]
-
-
-@dataclass(frozen=True, slots=True)
-class TypeLedger:
-    """The checked tensors of one type, or all of them, and their bytes in each layout."""
-
-    name: str
-    tensors: int
-    bytes: Ledger
-
-    @classmethod
-    def of(cls, name: str, entries: Sequence[Entry]) -> TypeLedger:
-        """Add up some tensors."""
-        native = sum(entry.nbytes for entry in entries)
-        padded = sum(entry.padded_nbytes for entry in entries)
-        return cls(name, len(entries), Ledger(native, padded, sum(entry.dpl_nbytes for entry in entries)))
 
 
 def file_name(path: str) -> str:
@@ -152,37 +136,25 @@ def types(verdict: Verdict) -> list[QuantType]:
     return sorted({tensor.quant for tensor in verdict.tensors}, key=lambda quant: quant.number)
 
 
-def ledgers(verdict: Verdict, *, total: bool = True) -> list[TypeLedger]:
-    """The bytes of the checked tensors: a ledger for each type, then, if there are several, one of all types."""
-    found = [
-        TypeLedger.of(quant.name, [tensor for tensor in verdict.tensors if tensor.quant == quant])
-        for quant in types(verdict)
-    ]
-    return [*found, TypeLedger.of("all", verdict.tensors)] if total and len(found) > 1 else found
+def ledgers(verdict: Verdict) -> list[tuple[str, int, Ledger]]:
+    """Name, tensors and bytes of each type among the checked tensors."""
+    found = []
+    for quant in types(verdict):
+        entries = [tensor for tensor in verdict.tensors if tensor.quant == quant]
+        each = (Ledger(entry.nbytes, entry.padded_nbytes, entry.dpl_nbytes) for entry in entries)
+        found.append((quant.name, len(entries), sum(each, Ledger())))
+    return found
 
 
-LEDGER_HEADER = ("type", "tensors", "native bytes", "padded bytes", "of them dead", "dpl bytes", "of them dead")
+def total(verdict: Verdict) -> Ledger:
+    """The bytes of all checked tensors."""
+    return sum((ledger for _, _, ledger in ledgers(verdict)), Ledger())
 
 
 def ledger_rows(verdict: Verdict) -> list[tuple[str, ...]]:
-    """A row for each ledger, under `LEDGER_HEADER`."""
-    return [
-        (
-            one.name,
-            f"{one.tensors:,}",
-            f"{one.bytes.native:,}",
-            f"{one.bytes.padded:,}",
-            dead(one.bytes.padded, one.bytes.native),
-            f"{one.bytes.dpl:,}",
-            dead(one.bytes.dpl, one.bytes.native),
-        )
-        for one in ledgers(verdict)
-    ]
-
-
-def dead(nbytes: int, native: int) -> str:
-    """How many bytes of a layout carry nothing, and their share of that layout's own bytes."""
-    return f"{nbytes - native:,} ({(nbytes - native) / nbytes:.2%})" if nbytes else "0"
+    """A row for each type under `repack.command.ledger.LEDGER_HEADER`, and one for all types if there are several."""
+    rows = [ledger_row(*one) for one in ledgers(verdict)]
+    return [*rows, ledger_row("all", len(verdict.tensors), total(verdict))] if len(rows) > 1 else rows
 
 
 def dimensions(ne: tuple[int, ...]) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from repack.command.console import Console, error_line
+from repack.command.ledger import LEDGER_HEADER
 from repack.errors import plain
 from verify.reports.speeds import NOTE, TIMING_HEADER, gain_header, gain_rows, timing_rows, token_line
 from verify.reports.summary import (
-    LEDGER_HEADER,
     TensorSummary,
     closing_line,
     dimensions,
