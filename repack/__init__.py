@@ -11,6 +11,12 @@
 ...     tensor.dequantize(0, 16)   # float32 [16, ne0]
 """
 
+import sys
+from itertools import pairwise
+
+if sys.argv[:1] == ["-m"] and any(pair[0] == "-m" and pair[1].startswith("repack") for pair in pairwise(sys.orig_argv)):
+    import gguf_dpl  # noqa: F401 - `python -m repack`: what goes wrong in the imports below is one line as well
+
 from repack.convert import Conversion, convert_file
 from repack.errors import Damaged, Differs, DplError, EnvironmentFailure, NothingToDo, UsageError
 from repack.layout import TYPES, Field, QuantType

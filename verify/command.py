@@ -11,6 +11,7 @@ from repack.command.arguments import Parser, file_path, number
 from repack.command.console import Console
 from repack.command.ending import run, show_traceback
 from repack.command.report_files import STDOUT
+from repack.command.streams import OUT
 from repack.errors import PROVEN, UsageError, as_failure, shown
 from repack.plan import compiled
 from verify.contract.forms import FORM_NAMES
@@ -132,5 +133,6 @@ class _Environment(argparse.Action):
     """`--env`: like `--version`, whatever else is given."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        OUT.asked = True
         Console().facts("verify (gguf-dpl)", list(describe().items()))
         parser.exit(PROVEN)

@@ -16,7 +16,15 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console as Rich
 from rich.console import RenderableType
 from rich.padding import Padding
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -85,8 +93,14 @@ class Console:
         """Progress over `total` bytes: a bar in a terminal, else a line every few seconds. Yields the callback."""
         rich = _rich(ERR)
         live = ERR.isatty() and not rich.is_dumb_terminal
-        columns = [TextColumn("{task.description}"), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()]
-        progress = Progress(*columns[:1], *[BarColumn()] * live, *columns[1:], console=rich, transient=True)
+        columns: list[ProgressColumn] = [
+            TextColumn("{task.description}"),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+        ]
+        columns[1:1] = [BarColumn()] * live
+        progress = Progress(*columns, console=rich, transient=True, redirect_stdout=False, redirect_stderr=False)
         task = progress.add_task(label, total=total)
         last = time.monotonic()
 

@@ -25,7 +25,7 @@ def ledger_row(name: str, tensors: int, ledger: Ledger) -> tuple[str, ...]:
 
 def dead(nbytes: int, native: int) -> str:
     """How many bytes of a layout carry nothing, and their share of that layout's own bytes."""
-    return f"{nbytes - native:,} ({(nbytes - native) / nbytes:.2%})" if nbytes else "0"
+    return f"{nbytes - native:,} ({(nbytes - native) / nbytes:.2%})" if nbytes > native else "0"
 
 
 def token_ledger(plan: Plan) -> Ledger:
