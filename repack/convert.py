@@ -2,24 +2,22 @@
 
 worker threads   read a chunk, pack it, write it, read it back from the file, unpack that and compare it with the
                  source's bytes; count unusual scales
-one thread, two where there are processors: SHA-256 of the sidecar's bytes as read back
-calling thread   hands out chunks (`repack.files.pipeline`)
+one thread, two where there are processors: hand out the chunks, and make the SHA-256 of the sidecar's bytes as read
+                 back (`repack.files.pipeline`)
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from repack.errors import EnvironmentFailure, shown
-from repack.files.chunks import Chunk, Slot, chunks_of, slots_for
-from repack.files.digests import Digests
 from repack.files.output import OutputFile
-from repack.files.pipeline import digest_threads, pump, worker_threads
+from repack.files.pipeline import Chunk, Progress, pump, worker_threads
 from repack.files.reading import Inputs, read_into
 from repack.gguf.index import header_sha256
 from repack.plan import Plan, as_entry, make_plan, types_named
@@ -35,9 +33,6 @@ FLUSH_BYTES = 16 << 20
 
 BUSY = 1
 """Processors that SHA-256 and the writing to the disk keep busy: with two, a second worker is in their way."""
-
-Progress = Callable[[int], None]
-"""Called with the number of native bytes that are done, from the calling thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +130,13 @@ class _Job:
     offsets: list[int]
     """Byte offset of each tensor in the sidecar."""
 
-    def run(self, chunk: Chunk, slot: Slot) -> tuple[int, int]:
+    def run(self, chunk: Chunk) -> tuple[int, int]:
         """Bring one chunk into the file and prove that it is there; returns the counts of unusual scales."""
         entry = self.draft.tensors[chunk.tensor]
         quant, n = entry.quant, entry.n
         source = entry.offset + chunk.row * quant.block_bytes * n
         target = self.offsets[chunk.tensor] + chunk.row * entry.row_stride
-        native, back, dpl = slot.native(chunk.rows, entry), slot.back(chunk.rows, entry), slot.dpl(chunk.rows, entry)
+        native, back, dpl = chunk.native, chunk.back, chunk.dpl
         self.inputs.read_into(entry.shard, native.data.cast("B"), source, f"tensor {shown(entry.name)}")
         pack_rows(native, dpl, quant, n)
         self.output.write_at(dpl.data.cast("B"), target)
@@ -158,33 +153,28 @@ class _Job:
 
 
 def _pump(job: _Job, threads: int, progress: Progress) -> list[Entry]:
-    """Drive all chunks through the pipeline; returns the finished entries."""
+    """Bring all tensors into the file; returns the finished entries."""
     tensors = job.draft.tensors
-    streams = digest_threads(threads)
     nonfinite, zero = [0] * len(tensors), [0] * len(tensors)
-    done = 0
+    done = flushed = 0
     flushing: Future[None] | None = None
-    flushed = 0
-    with Digests(tensors, streams) as digests, ThreadPoolExecutor(1, "flush") as flusher:
+    with ThreadPoolExecutor(1, "flush") as flusher:
 
-        def finish(chunk: Chunk, slot: Slot, counts: tuple[int, int]) -> Future[None]:
+        def finish(chunk: Chunk, counts: tuple[int, int]) -> None:
             nonlocal done, flushed, flushing
             nonfinite[chunk.tensor] += counts[0]
             zero[chunk.tensor] += counts[1]
-            entry = tensors[chunk.tensor]
-            done += chunk.rows * entry.n * entry.quant.block_bytes
+            done += chunk.native.size
             progress(done)
             if done - flushed >= FLUSH_BYTES and (flushing is None or flushing.done()):
                 if flushing is not None:
                     flushing.result()
                 flushing, flushed = flusher.submit(job.output.flush), done
-            return digests.feed(chunk, slot.dpl(chunk.rows, entry))
 
-        slots = slots_for(tensors, threads + streams + 1)
-        pump(chunks_of(tensors, streams), slots, job.run, finish, threads)
+        digests = pump(tensors, job.run, finish, threads)
         if flushing is not None:
             flushing.result()
     return [
         replace(entry, sha256=digest, nonfinite_scales=bad, zero_scales=none)
-        for entry, digest, bad, none in zip(tensors, digests.in_hex(), nonfinite, zero, strict=True)
+        for entry, digest, bad, none in zip(tensors, digests, nonfinite, zero, strict=True)
     ]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -19,15 +18,12 @@ import numpy as np
 
 from repack.errors import Damaged, EnvironmentFailure, os_failure, shown
 from repack.files.output import OutputFile
-from repack.files.pipeline import rows_per_chunk
+from repack.files.pipeline import Progress, rows_per_chunk
 from repack.files.reading import open_input, read_into
 from repack.files.signals import check
 from repack.rows import unpack_rows
 from repack.sidecar.container import read_header, tensor_offsets
 from repack.sidecar.manifest import Entry, Manifest
-
-Progress = Callable[[int], None]
-"""Called with the number of native bytes that are done."""
 
 
 @dataclass(frozen=True, slots=True)
