@@ -11,13 +11,15 @@ from markdown_it import MarkdownIt
 
 from repack.command.console import Console
 from repack.errors import Differs, EnvironmentFailure
-from repack.sidecar.manifest import Entry
+from repack.layout import Field, QuantType
+from repack.sidecar.manifest import Entry, Skipped
 from tests.support.verdicts import NAMES, Q6_K, Page, everything_from_outside, outcomes, verdict
 from tests.test_report import check_counts
 from verify.reports.as_json import to_json
 from verify.reports.junit import to_junit
 from verify.reports.markdown import to_markdown
 from verify.reports.page import to_html
+from verify.reports.summary import others
 from verify.reports.table import show
 from verify.verdict import Verdict
 
@@ -82,6 +84,24 @@ def test_no_log_line_is_a_command_to_a_ci_server(capfd: pytest.CaptureFixture[st
     shown = capfd.readouterr()
     assert "##" not in shown.out + shown.err
     assert not [line for line in shown.out.splitlines() if line.strip().startswith("::")]
+
+
+def test_a_type_that_this_version_does_not_know_is_told_by_its_number_unless_it_has_a_name(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    made = verdict()
+    for number, name in ((98, "Q9_X"), (99, "<b>|@user")):
+        quant = QuantType(name, number, 32, (Field("q", 16, 0),))
+        made.tensors.append(Entry(f"t{number}", quant, (32, 1), 0, 0, "f" * 64, 0, 0))
+        made.passed("bytes", f"t{number}")
+    made.not_counted = [Skipped(97, "](x)", 3, None)]
+    show(made, Console())
+    for text in (capfd.readouterr().out, to_markdown(made), to_html(made)):
+        assert "Q9_X" in text
+        assert "type 99" in text
+        assert "@user" not in text
+    assert others(made) == "3 type 97"
+    assert json.loads(to_json(made, 0))["tensors"][-1]["type"] == "<b>|@user"
 
 
 CHILDREN = {

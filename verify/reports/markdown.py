@@ -67,7 +67,7 @@ def _tensors(verdict: Verdict) -> str:
     rows = [
         (
             _code(plain(summary.tensor.name)),
-            summary.tensor.quant.name,
+            summary.type_name,
             dimensions(summary.tensor.ne),
             f"{summary.tensor.nbytes:,}",
             MARKS[summary.status],

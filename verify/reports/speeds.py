@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from verify.gpu.speeds import ShapeTimings, best, token_milliseconds
-from verify.reports.summary import others
+from verify.reports.summary import others, type_name
 from verify.verdict import Verdict
 
 NOTE = (
@@ -15,7 +15,8 @@ TIMING_HEADER = ("type and shape", "form", "layout", "us", "spread", "content GB
 
 def shape_name(shape: ShapeTimings) -> str:
     """Type, rows and columns, and whether the launches depend on each other."""
-    name = f"{shape.quant.name} {shape.rows} x {shape.quant.block_weights * shape.n}"
+    quant = shape.quant
+    name = f"{type_name(quant.name, quant.number)} {shape.rows} x {quant.block_weights * shape.n}"
     return name + (", dependent" if shape.dependent else "")
 
 

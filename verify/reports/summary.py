@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repack.command.ledger import ledger_row
@@ -12,6 +15,8 @@ from repack.plan import Ledger
 from repack.sidecar.manifest import Entry
 from verify.verdict import STAGES, Outcome, Status, Verdict
 
+MOST_DETAILS = 3
+"""Different things that a stage's line says of its tensors; of more it says none."""
 _REASONS = {
     Differs.exit_code: "the sidecar differs from the model",
     UsageError.exit_code: "the command asks for something that cannot be done",
@@ -37,6 +42,11 @@ class TensorSummary:
 
     tensor: Entry
     outcomes: dict[str, Outcome]
+
+    @property
+    def type_name(self) -> str:
+        """Its type's name."""
+        return type_name(self.tensor.quant.name, self.tensor.quant.number)
 
     @property
     def status(self) -> Status:
@@ -95,7 +105,7 @@ def meaning(verdict: Verdict) -> str:
         )
     left_out = "; ".join(outcome.detail for outcome in verdict.of("selection") if outcome.detail)
     scope = f"but {left_out}" if left_out else "every one of them"
-    names = ", ".join(quant.name for quant in types(verdict))
+    names = ", ".join(name for name, _, _ in ledgers(verdict))
     parts = [f"The sidecar holds the bytes of this GGUF file's {names} tensors, {scope}."]
     if verdict.options.get("include"):
         parts = ["The tensors chosen by --include have the bytes of this GGUF file; others were not looked at."]
@@ -111,16 +121,27 @@ def stages(verdict: Verdict) -> list[StageSummary]:
     return [_stage(stage, list(verdict.of(stage))) for stage in STAGES]
 
 
-def _stage(stage: str, outcomes: list[Outcome]) -> StageSummary:
+def _stage(stage: str, outcomes: Sequence[Outcome]) -> StageSummary:
     counts = {status: sum(outcome.status is status for outcome in outcomes) for status in Status}
     status = worst([outcome.status for outcome in outcomes])
-    matching = [outcome for outcome in outcomes if outcome.status is status]
-    details = {outcome.detail for outcome in matching}
-    detail = plain(matching[0].detail) if len(details) == 1 else ""
-    if any(outcome.tensor is not None for outcome in outcomes):
-        told = detail and status is not Status.FAILED  # failures are told one by one
-        detail = f"{len(matching)} of {len(outcomes)}" + (f": {detail}" if told else "")
+    details = _details(outcomes, status)
+    if all(outcome.tensor is None for outcome in outcomes):
+        return StageSummary(stage, status, counts, details)
+    detail = f"{counts[status]} of {len(outcomes)}"
+    if details and status is not Status.FAILED:  # failures are told one by one
+        detail += f": {details}"
+    if counts[Status.SKIPPED] and status is not Status.SKIPPED:
+        why = _details(outcomes, Status.SKIPPED)
+        detail += f"; {counts[Status.SKIPPED]} skipped" + (f": {why}" if why else "")
     return StageSummary(stage, status, counts, detail)
+
+
+def _details(outcomes: Sequence[Outcome], status: Status) -> str:
+    """What the outcomes of this status say, each with how many say it; nothing where too many say different things."""
+    said = Counter(outcome.detail for outcome in outcomes if outcome.status is status and outcome.detail)
+    if len(said) > MOST_DETAILS:
+        return ""
+    return plain(*said) if len(said) == 1 else "; ".join(f"{plain(one)} ({count})" for one, count in said.items())
 
 
 def tensors(verdict: Verdict) -> list[TensorSummary]:
@@ -129,6 +150,11 @@ def tensors(verdict: Verdict) -> list[TensorSummary]:
     for outcome in verdict.outcomes:
         by_name.setdefault(outcome.tensor, {})[outcome.stage] = outcome
     return [TensorSummary(tensor, by_name.get(tensor.name, {})) for tensor in verdict.tensors]
+
+
+def type_name(name: str, number: int) -> str:
+    """A type's name, or its number where a sidecar gives it a name that could be anything but one."""
+    return name if re.fullmatch("[A-Za-z0-9_ ]{1,24}", name) else f"type {number}"
 
 
 def types(verdict: Verdict) -> list[QuantType]:
@@ -142,7 +168,7 @@ def ledgers(verdict: Verdict) -> list[tuple[str, int, Ledger]]:
     for quant in types(verdict):
         entries = [tensor for tensor in verdict.tensors if tensor.quant == quant]
         each = (Ledger(entry.nbytes, entry.padded_nbytes, entry.dpl_nbytes) for entry in entries)
-        found.append((quant.name, len(entries), sum(each, Ledger())))
+        found.append((type_name(quant.name, quant.number), len(entries), sum(each, Ledger())))
     return found
 
 
@@ -164,4 +190,4 @@ def dimensions(ne: tuple[int, ...]) -> str:
 
 def others(verdict: Verdict) -> str:
     """The model's tensors that are not in the sidecar, by type; nothing if there are none."""
-    return ", ".join(f"{kind.tensors:,} {plain(kind.name)}" for kind in verdict.not_counted)
+    return ", ".join(f"{kind.tensors:,} {type_name(kind.name, kind.type)}" for kind in verdict.not_counted)

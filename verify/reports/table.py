@@ -65,5 +65,5 @@ def _tensor_row(summary: TensorSummary) -> tuple[str, ...]:
     unusual = f"; {tensor.nonfinite_scales:,} scales not finite" if tensor.nonfinite_scales else ""
     checks = ", ".join(summary.stages(status)) + unusual
     return (
-        plain(tensor.name), tensor.quant.name, dimensions(tensor.ne), f"{tensor.nbytes:,}", WORDS[status], checks,
+        plain(tensor.name), summary.type_name, dimensions(tensor.ne), f"{tensor.nbytes:,}", WORDS[status], checks,
     )  # fmt: skip
