@@ -12,67 +12,108 @@ import gguf
 import pytest
 
 from repack import convert_file
-from tests.conftest import mixed_model
+from tests.support.independent import KINDS, TABLE, Read, counts, read
 from tests.support.models import F32_TENSOR, Q6_K, STRING, Model, T, pair, q6_k_tensor
-from tests.support.readers import reader
-from tests.support.sidecars.apart import FIELDS, FORMAT, File, natives, section
 from tests.support.sidecars.forge import canonical
+from tests.support.sidecars.page import FORMAT, section
+from tests.support.sidecars.whole import pair_of_all_types, whole_model
 
 Pair = tuple[Path, Path]
 
 
-@pytest.fixture
-def file(pair: Pair) -> File:
-    return File(pair[1])
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    """A model of all types and its sidecar; not to be changed."""
+    return pair_of_all_types(tmp_path_factory.mktemp("whole"))
 
 
-def test_r11_canonical_json(file: File) -> None:
-    assert json.dumps(file.manifest, sort_keys=True, separators=(",", ":")) == file.text
-    assert all(" " <= character <= "~" for character in file.text)
+@pytest.fixture(scope="module")
+def file(whole: Pair) -> Read:
+    return read(whole[1])
+
+
+def rule(number: int) -> str:
+    """A rule's text, with what follows up to the next one."""
+    return FORMAT.split(f"\n**R{number}.**", 1)[1].split("\n**R", 1)[0]
+
+
+def test_r11_canonical_json(file: Read) -> None:
+    assert json.dumps(file.manifest, sort_keys=True, separators=(",", ":")) == file.manifest_text
+    assert all(" " <= character <= "~" for character in file.manifest_text)
     assert json.dumps('\n\r\t\b\f"\\\x00\x7f\xe9\U0001f600/') == r'"\n\r\t\b\f\"\\\u0000\u007f\u00e9\ud83d\ude00/"'
 
 
-def test_r12_the_seal(file: File) -> None:
+def test_r11_the_limits_are_those_of_the_readers() -> None:
+    assert "At most 16 brackets" in rule(11)
+    assert "at most 1,048,576 commas and opening brackets" in rule(11)
+    for text in ("16 open brackets", "1,048,576", "33,554,432", "65,536 bytes", "16 planes", "2^63"):
+        assert text in " ".join(section("5.").split())
+
+
+def test_r12_the_seal(file: Read) -> None:
     member = f'"manifest_sha256":"{file.manifest["manifest_sha256"]}",'
-    rest = file.text.replace(member, "", 1)
-    assert len(rest) == len(file.text) - len(member)
+    rest = file.manifest_text.replace(member, "", 1)
+    assert len(rest) == len(file.manifest_text) - len(member)
     assert hashlib.sha256(rest.encode()).hexdigest() == file.manifest["manifest_sha256"]
     body = {key: value for key, value in file.manifest.items() if key != "manifest_sha256"}
     assert canonical(body) == rest
 
 
-def test_r13_the_members(file: File) -> None:
-    table = section("3.").split("**R13.**", 1)[1].split("**R14.**", 1)[0]
-    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == sorted(file.manifest)
-    (layout,) = re.findall(r'^    (\{"block_bytes".*\})$', table, re.MULTILINE)
-    assert f'"layout":{layout},' in file.text
-    assert layout == reader.LAYOUT
-    assert {f["name"]: (f["plane_offset"], f["block_bytes"]) for f in json.loads(layout)["fields"]} == FIELDS
+def test_r13_the_members(file: Read) -> None:
+    assert re.findall(r"^\| `(\w+)` \|", rule(13), re.MULTILINE) == sorted(file.manifest)
 
 
-def test_r14_the_tensors(file: File, pair: Pair) -> None:
-    table = section("3.").split("**R14.**", 1)[1].split("**R15.**", 1)[0]
-    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", table, re.MULTILINE)
+def test_r14_the_layouts(file: Read) -> None:
+    (shown,) = re.findall(r"^    (\{.*?\})\n\n", rule(14), re.MULTILINE | re.DOTALL)
+    assert re.sub(r"\n *", "", shown) == TABLE[39].layout()
+    layouts = ",".join(kind.layout() for kind in KINDS)
+    assert f'"layouts":[{layouts}],' in file.manifest_text
+
+
+def test_r14_only_the_types_used(whole: Pair, tmp_path: Path) -> None:
+    convert_file(whole[0], tmp_path / "some.dpl", types=("MXFP4", "Q4_0", "Q8_0"), exclude=["Q4_0"])
+    manifest = read(tmp_path / "some.dpl").manifest
+    assert [canonical(layout) for layout in manifest["layouts"]] == [TABLE[8].layout(), TABLE[39].layout()]
+
+
+def test_r15_the_tensors(file: Read, whole: Pair) -> None:
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", rule(15), re.MULTILINE)
     named = sorted(name for cell in rows for name in re.findall(r"`(\w+)`", cell))
-    shard = pair[0].read_bytes()
-    assert [entry["name"] for entry in file.tensors] == list(natives())
+    shard = whole[0].read_bytes()
+    sources = {str(tensor.name): tensor for tensor in whole_model().tensors if tensor.type in TABLE}
+    assert [entry["name"] for entry in file.tensors] == list(sources)
     for entry in file.tensors:
-        native, data = natives()[entry["name"]], file.data(entry["name"])
+        source, data = sources[entry["name"]], file.tensor(entry["name"])
+        kind, native = TABLE[source.type], source.payload()
         assert sorted(entry) == named
-        assert entry["type"] == 14
-        assert entry["nbytes"] == entry["rows"] * entry["n"] * 210 == len(native)
+        assert (entry["type"], entry["ne"]) == (source.type, list(source.ne))
+        assert entry["nbytes"] == entry["rows"] * entry["n"] * kind.size == len(native)
         assert entry["shard"] == 0
         assert shard[entry["offset"] : entry["offset"] + entry["nbytes"]] == native
         assert entry["sha256"] == hashlib.sha256(data).hexdigest()
+        assert entry["row_stride"] == kind.stride(entry["n"])
 
 
-def test_r14_counts_of_d(tmp_path: Path) -> None:
+def test_r15_counts_of_scales(tmp_path: Path) -> None:
+    """Every scale of every type once with each special value."""
     bits = [0x0000, 0x8000, 0x0001, 0x3C00, 0x7BFF, 0x7C00, 0xFC00, 0x7E00, 0xFE01, 0x7C01]
-    data = b"".join(b"\x11" * 208 + struct.pack("<H", d) for d in bits)
-    Model([T("d", (256, len(bits)), data=data)]).write(tmp_path / "model.gguf")
-    convert_file(tmp_path / "model.gguf", tmp_path / "model.dpl")
-    (entry,) = File(tmp_path / "model.dpl").tensors
-    assert (entry["nonfinite_d"], entry["zero_d"]) == (5, 2)
+    tensors = []
+    for kind in KINDS:
+        data = bytearray(b"\x11" * kind.size * len(bits))
+        for block, d in enumerate(bits):
+            for at, what in kind.scales:
+                struct.pack_into("<H", data, block * kind.size + at, d) if what == "f16" else None
+        if kind.name == "MXFP4":
+            data[:: kind.size] = bytes([255, 254, 0, 1, 127, 255, 255, 128, 0, 2])
+        tensors.append(T(kind.name, (kind.weights, len(bits)), kind.number, bytes(data)))
+    Model(tensors).write(tmp_path / "model.gguf")
+    convert_file(tmp_path / "model.gguf", tmp_path / "model.dpl", types=("all",))
+    for entry in read(tmp_path / "model.dpl").tensors:
+        scales = len(TABLE[entry["type"]].scales)
+        expected = (3, 0) if entry["name"] == "MXFP4" else (5 * scales, 2 * scales)
+        assert (entry["nonfinite_scales"], entry["zero_scales"]) == expected
+        native = next(tensor for tensor in tensors if tensor.name == entry["name"]).payload()
+        assert counts(native, TABLE[entry["type"]]) == expected
 
 
 def split_model(folder: Path) -> list[Path]:
@@ -87,10 +128,10 @@ def split_model(folder: Path) -> list[Path]:
     return files
 
 
-def test_r15_the_source(tmp_path: Path) -> None:
+def test_r16_the_source(tmp_path: Path) -> None:
     shards = split_model(tmp_path)
     convert_file(shards[0], tmp_path / "model.dpl")
-    manifest = File(tmp_path / "model.dpl").manifest
+    manifest = read(tmp_path / "model.dpl").manifest
     assert [entry["name"] for entry in manifest["tensors"]] == ["b0", "a", "b1"]  # table order, shard after shard
     assert [entry["shard"] for entry in manifest["tensors"]] == [0, 0, 1]
     for path, shard in zip(shards, manifest["source"]["shards"], strict=True):
@@ -101,41 +142,59 @@ def test_r15_the_source(tmp_path: Path) -> None:
     assert general == {f"general.{key}": key for key in ("architecture", "name", "type")}
 
 
-def test_r16_what_the_patterns_left_out(pair: Pair, tmp_path: Path) -> None:
-    convert_file(pair[0], tmp_path / "some.dpl", include=["dim", "last"], exclude=["^one"])
-    file = File(tmp_path / "some.dpl")
-    selection = {"include": ["dim", "last"], "exclude": ["^one"], "left_out": ["one.dim", "experts", "no.rows"]}
-    assert file.manifest["selection"] == selection
-    assert [entry["name"] for entry in file.tensors] == ["two.dims", "four.dims", "last"]
-    assert File(pair[1]).manifest["selection"] == {"include": [], "exclude": [], "left_out": []}
+def test_r16_a_name_that_is_no_base_name_elsewhere(tmp_path: Path) -> None:
+    """A backslash is a character of a name on Linux and a folder's end on Windows."""
+    model = Model([q6_k_tensor("a", (256, 1), 1)]).write(tmp_path / "a\\b.gguf")
+    convert_file(model, tmp_path / "a.dpl")
+    (shard,) = read(tmp_path / "a.dpl").manifest["source"]["shards"]
+    assert shard["name"] == "a\ufffdb.gguf"
 
 
-def test_r17_the_census(pair: Pair, tmp_path: Path) -> None:
-    convert_file(pair[0], tmp_path / "some.dpl", include=["two"])
-    left = sum(len(native) for name, native in natives().items() if name != "two.dims")
-    assert File(tmp_path / "some.dpl").manifest["skipped"] == [
-        {"type": F32_TENSOR, "name": "F32", "tensors": 1, "nbytes": 12},
-        {"type": Q6_K, "name": "Q6_K", "tensors": 5, "nbytes": left},
-        {"type": 42, "name": "type 42", "tensors": 1, "nbytes": None},
-    ]
+def test_r17_what_was_asked_for_and_left_out(whole: Pair, tmp_path: Path) -> None:
+    convert_file(whole[0], tmp_path / "some.dpl", types=("Q6_K", "Q2_K"), include=["experts", "Q2"], exclude=["3$"])
+    found = read(tmp_path / "some.dpl")
+    sources = [(str(tensor.name), tensor.type) for tensor in whole_model().tensors]
+    asked = [name for name, number in sources if number in {10, 14}]
+    chosen = [name for name in asked if ("experts" in name or "Q2" in name) and not name.endswith("3")]
+    assert 1 < len(chosen) < len(asked)
+    assert [entry["name"] for entry in found.tensors] == chosen
+    left_out = [name for name in asked if name not in chosen]
+    selection = {"types": [10, 14], "include": ["experts", "Q2"], "exclude": ["3$"], "left_out": left_out}
+    assert found.manifest["selection"] == selection
+    everything = {"types": [kind.number for kind in KINDS], "include": [], "exclude": [], "left_out": []}
+    assert read(whole[1]).manifest["selection"] == everything
 
 
-def test_r18_the_same_bytes_again_and_elsewhere(pair: Pair, tmp_path: Path) -> None:
+def test_r18_the_census(whole: Pair, tmp_path: Path) -> None:
+    convert_file(whole[0], tmp_path / "some.dpl", include=["experts"])
+    expected = [{"type": F32_TENSOR, "name": "F32", "tensors": 1, "nbytes": 12}]
+    for kind in KINDS:
+        left = [t for t in whole_model().tensors if t.type == kind.number and t.name != "experts"]
+        nbytes = sum(len(tensor.payload()) for tensor in left)
+        expected.append({"type": kind.number, "name": kind.name, "tensors": len(left), "nbytes": nbytes})
+    expected.append({"type": 42, "name": "type 42", "tensors": 1, "nbytes": None})  # type: ignore[dict-item]
+    found = read(tmp_path / "some.dpl").manifest["skipped"]
+    assert sorted(found, key=lambda kind: kind["type"]) == sorted(expected, key=lambda kind: kind["type"])
+    assert Q6_K in {kind["type"] for kind in found}
+
+
+def test_r19_the_same_bytes_again_and_elsewhere(tmp_path: Path) -> None:
+    first, sidecar = pair_of_all_types(tmp_path)
     (tmp_path / "elsewhere").mkdir()
-    model = pair[0].rename(tmp_path / "elsewhere" / pair[0].name)
-    convert_file(model, tmp_path / "again.dpl", threads=3)
-    assert (tmp_path / "again.dpl").read_bytes() == pair[1].read_bytes()
+    model = first.rename(tmp_path / "elsewhere" / first.name)
+    convert_file(model, tmp_path / "again.dpl", types=("all",), threads=3)
+    assert (tmp_path / "again.dpl").read_bytes() == sidecar.read_bytes()
 
 
-def test_r19_the_version(file: File) -> None:
-    assert file.manifest["format"] == {"name": "dpl", "major": 1, "minor": 0}
-    assert FORMAT.startswith("# The dpl sidecar, format version 1.0\n")
+def test_r20_the_version(file: Read) -> None:
+    assert file.manifest["format"] == {"name": "dpl", "major": 2, "minor": 0}
+    assert FORMAT.startswith("# The dpl sidecar, format version 2.0\n")
 
 
 @pytest.mark.parametrize("change", ["nothing", "size", "header", "data"])
-def test_c18_a_stale_sidecar_is_seen_by_the_header(pair: Pair, change: str) -> None:
-    model, (shard,) = bytearray(pair[0].read_bytes()), File(pair[1]).manifest["source"]["shards"]
-    begin = len(mixed_model().parts()[0])
+def test_c18_a_stale_sidecar_is_seen_by_the_header(whole: Pair, change: str) -> None:
+    model, (shard,) = bytearray(whole[0].read_bytes()), read(whole[1]).manifest["source"]["shards"]
+    begin = len(whole_model().parts()[0])
     if change == "size":
         model += b"\0" * 32
     elif change in {"header", "data"}:
