@@ -118,3 +118,8 @@ def test_the_table_of_types_is_the_codes() -> None:
         assert int(alignment) == quant.block_bytes & -quant.block_bytes  # the largest power of two in it
         assert int(padded) == quant.padded_block_bytes
         assert dead == f"{1 - quant.block_bytes / quant.padded_block_bytes:.2%}"[:-1]
+
+
+def test_the_example_of_a_dry_run_is_what_is_printed(gemma: Path) -> None:
+    done = shell(f"repack {gemma.name} --dry-run", gemma.parent)
+    assert done.stdout.strip() == blocks(QUICKSTART, "")[0].strip()

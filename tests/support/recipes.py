@@ -13,8 +13,9 @@ PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    """The fenced blocks of a page that name this language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    """The fenced blocks of a page with this language, or without one."""
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    return [text for named, text in fenced if named == language]
 
 
 def shell(script: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
