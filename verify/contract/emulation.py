@@ -1,7 +1,12 @@
 """The decode contract on the CPU: NumPy float32, operation for operation what the kernels do, so the same bits.
 
-See docs/decode.md for the contract. All NumPy calls on floats here are element-wise, hence rounded once each, except
-one sum of products that is exact in any order because its terms are small integers.
+See docs/decode.md for the contract. What a type makes of a unit of weights stands in quants/; here is what all types
+share: which lane takes which unit, and in which order lanes and their values are added. All NumPy calls on floats are
+element-wise, hence rounded once each, except sums of products that are exact in any order because all of them are
+integers below 2^24.
+
+Rows are decoded in pieces of `CHUNK_WEIGHTS` weights: memory is some 30 bytes for each weight and vector of a piece, and
+4 bytes for each unit and vector of one row, whatever the tensor.
 """
 
 from __future__ import annotations
@@ -13,83 +18,59 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from repack.layout import BLOCK_BYTES
+from repack.layout import QuantType
 from repack.rows import Bytes
 from verify.contract.activations import Activations
 from verify.contract.forms import WARP, Form
+from verify.contract.quants import contract_of
+from verify.contract.quants.contract import Floats, Values
 
-Floats = npt.NDArray[np.float32]
+Bits = npt.NDArray[np.uint32]
 CANONICAL_NAN = 0x7FC00000
-_CHUNK_BLOCKS = 4096
-"""Super-blocks unpacked at once: a few MB, whatever the tensor's size."""
+CHUNK_WEIGHTS = 1 << 20
+"""Weights of all rows in a piece: a few MB for each vector."""
 
 
-def decode(native: Bytes, n: int, vectors: Sequence[Activations], form: Form) -> Floats:
+def decode(quant: QuantType, native: Bytes, n: int, vectors: Sequence[Activations], form: Form) -> Floats:
     """Multiply rows with activations exactly as the kernels of `form` do.
 
-    native: uint8 ``[rows, 210 n]``. Returns float32 ``[len(vectors), rows]``.
+    native: uint8 ``[rows, block_bytes * n]``. Returns float32 ``[len(vectors), rows]``.
     """
-    return decode_forms(native, n, vectors, [form])[form]
+    return decode_forms(quant, native, n, vectors, [form])[form]
 
 
-def decode_forms(native: Bytes, n: int, vectors: Sequence[Activations], forms: Iterable[Form]) -> dict[Form, Floats]:
-    """`decode` for several forms; the integer part, which costs most, is done once."""
+def decode_forms(
+    quant: QuantType, native: Bytes, n: int, vectors: Sequence[Activations], forms: Iterable[Form]
+) -> dict[Form, Floats]:
+    """`decode` for several forms; forms that share their units share the work. Raises ValueError without a kernel."""
+    contract = contract_of(quant)
+    if contract is None or contract.values is None:
+        raise ValueError(f"{quant.name} has no kernel")
     rows = len(native)
     outputs = {form: np.empty((len(vectors), rows), np.float32) for form in forms}
-    step = max(1, _CHUNK_BLOCKS // max(n, 1))
-    for start in range(0, rows, step):
-        chunk = native[start : start + step]
-        d, sums = group_sums(chunk, n, vectors)
-        for form, output in outputs.items():
-            terms = _quarters if form.name == "row" else _units
+    step = max(1, CHUNK_WEIGHTS // max(n * quant.block_weights, 1))
+    for values in (contract.values, contract.loop_values):
+        mine = [form for form in outputs if (form.name == "row") == (values is contract.values)]
+        if values is None or not mine:
+            continue
+        for start in range(0, rows, step):
             with np.errstate(invalid="ignore", over="ignore"):  # d may be Inf or NaN
-                values = terms(d, sums, np.stack([vector.d8.astype(np.float32) for vector in vectors]))
-                output[:, start : start + step] = _sum_lanes(values, form.lanes)
+                units = _units(quant, native[start : start + step], n, vectors, values)
+                for form in mine:
+                    outputs[form][:, start : start + step] = _sum_lanes(units, form.lanes)
     return outputs
 
 
-def group_sums(native: Bytes, n: int, vectors: Sequence[Activations]) -> tuple[Floats, Floats]:
-    """The integer part: for each 16 weights, ``scale * sum((q - 32) * x)``.
-
-    Returns d as float32 ``[rows, n]`` and the sums, integers of at most 2^23 held exactly in float32
-    ``[vectors, rows, n, 16]``, in the order of the weights.
-    """
-    rows = len(native)
-    blocks = native.reshape(rows, n, BLOCK_BYTES)
-    ql = blocks[..., :128].reshape(rows, n, 2, 2, 32)
-    qh = blocks[..., 128:192].reshape(rows, n, 2, 32)
-    quants = np.empty((rows, n, 2, 4, 32), np.float32)
-    for group in range(4):
-        low = ql[..., group & 1, :] >> (group & 2) * 2 & 15
-        quants[..., group, :] = low | (qh >> 2 * group & 3) << 4
-    quants -= 32
-    x = np.stack([vector.quants.reshape(16 * n, 16) for vector in vectors], axis=1).astype(np.float32)
-    # Partial sums are integers below 2^24: exact in any order. Not by BLAS: OpenBLAS ends a process that is short of
-    # memory, with 1, which is our code for "differs".
-    dots = np.einsum("rgk,gvk->vrg", quants.reshape(rows, 16 * n, 16), x)
-    scales = blocks[..., 192:208].view(np.int8).reshape(rows, 16 * n)
-    sums = dots * scales.astype(np.float32)
-    d = np.ascontiguousarray(blocks[..., 208:]).view("<f2")[..., 0].astype(np.float32)
-    return d, sums.reshape(-1, rows, n, 16)
-
-
-def _units(d: Floats, sums: Floats, d8: Floats) -> Floats:
-    """`loop` and `pf`: one value for each 32 weights, ``(d * d8) * (sum0 + sum1)``; ``[vectors, rows, 8 n]``."""
-    rows, n = d.shape
-    pairs = sums[..., 0::2] + sums[..., 1::2]  # integers up to 2^24: exact
-    scale = d[:, :, None] * d8.reshape(-1, 1, n, 8)
-    return (scale * pairs).reshape(-1, rows, 8 * n)
-
-
-def _quarters(d: Floats, sums: Floats, d8: Floats) -> Floats:
-    """`row`: one value for each 16 columns of a half, ``d * (((d8 t)0 + (d8 t)1) + ...)``; ``[vectors, rows, 4 n]``."""
-    rows, n = d.shape
-    t = sums.reshape(-1, rows, n, 2, 4, 2)  # half, group, column
-    products = t * d8.reshape(-1, 1, n, 2, 4, 1)
-    total = products[..., 0, :]
-    for group in range(1, 4):
-        total = total + products[..., group, :]
-    return (d[:, :, None, None] * total).reshape(-1, rows, 4 * n)
+def _units(quant: QuantType, native: Bytes, n: int, vectors: Sequence[Activations], values: Values) -> Floats:
+    """The values of all units of some rows, made of pieces of their blocks; ``[vectors, rows, units]``."""
+    piece = max(1, CHUNK_WEIGHTS // quant.block_weights)
+    size, weights = quant.block_bytes, quant.block_weights
+    parts = []
+    for first in range(0, max(n, 1), piece):
+        last = min(first + piece, n)
+        part = [vector.part(first * weights, last * weights) for vector in vectors]
+        parts.append(values(native[:, first * size : last * size], last - first, part))
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 
 
 def _sum_lanes(values: Floats, lanes: int) -> Floats:
@@ -112,7 +93,7 @@ def _sum_lanes(values: Floats, lanes: int) -> Floats:
     return total
 
 
-def as_bits(values: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
+def as_bits(values: npt.NDArray[Any]) -> Bits:
     """Outputs (float32, or already uint32) as uint32 with every NaN made 0x7fc00000: what CPU and GPU agree on."""
     bits = np.array(values.view(np.uint32), "<u4")
     bits[bits & 0x7FFFFFFF > 0x7F800000] = CANONICAL_NAN

@@ -1,19 +1,16 @@
-"""The kernel forms, where each applies, and how the tuned one is configured for a shape."""
+"""The kernel forms, where each applies, and how the tuned one is configured for a type and shape."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from repack.layout import DEFAULT, QuantType
+from verify.contract.quants import contract_of
+
 WARP = 32
 LAYOUTS = ("native", "padded", "dpl")
 FORM_NAMES = ("loop", "pf", "row")
 PLANS = ("turns", "once", "walk")
-
-# What a Hopper GPU likes, measured on an H200 (docs/benchmarks.md):
-MULTIPROCESSORS = 132
-MOST_LANES = 416  # one quarter a lane up to here
-WARPS = 30, 32  # at least so many in flight, of ordinary and of dependent launches: 51 to 68 registers a thread
-REGISTERS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +21,8 @@ class Form:
     """`loop`, `pf` or `row`."""
     lanes: int = 256
     """Threads that share a row."""
-    quarters: int = 1
-    """`row`: quarter super-blocks that a lane has in flight at once."""
+    units: int = 1
+    """`row`: units of weights that a lane has in flight at once."""
     threads: int = 256
     """Threads in a block; ``threads / lanes`` groups."""
     rows: int = 1
@@ -34,7 +31,7 @@ class Form:
     """`row`: blocks a multiprocessor that the compiler must leave registers for."""
     plan: str = "turns"
     """`row`: in `turns` over rows of any length; `once`, which a row must fit; or `walk`: ``blocks`` blocks a
-    multiprocessor go over all rows, and a lane has at most one quarter of each."""
+    multiprocessor go over all rows, and a lane has at most one unit of each."""
 
     def __post_init__(self) -> None:
         lanes = self.lanes
@@ -42,13 +39,13 @@ class Form:
             raise ValueError(f"{lanes} lanes: expected a power of two up to {WARP}, or whole warps")
         if self.threads % lanes or self.threads % WARP or not 0 < self.threads <= 1024:
             raise ValueError(f"{self.threads} threads: expected whole rows of {lanes} lanes, whole warps, at most 1024")
-        if self.plan not in PLANS or (self.plan == "walk" and self.quarters * self.rows != 1):
-            raise ValueError(f"plan {self.plan}: expected one of {PLANS}, `walk` with one quarter a lane")
+        if self.plan not in PLANS or (self.plan == "walk" and self.units * self.rows != 1):
+            raise ValueError(f"plan {self.plan}: expected one of {PLANS}, `walk` with one unit a lane")
 
     def __str__(self) -> str:
         if self.name != "row":
             return self.name
-        numbers = f"{self.lanes},{self.quarters},{self.threads}"
+        numbers = f"{self.lanes},{self.units},{self.threads}"
         numbers += f",{self.rows},{self.blocks}" if self.rows * self.blocks > 1 else ""
         return f"row({numbers}{'' if self.plan == 'turns' else ',' + self.plan})"
 
@@ -57,7 +54,7 @@ class Form:
         """Compiler options for row.cu."""
         values = {
             "LANES": self.lanes,
-            "QUARTERS": self.quarters,
+            "UNITS": self.units,
             "THREADS": self.threads,
             "ROWS": self.rows,
             "BLOCKS": self.blocks,
@@ -68,13 +65,13 @@ class Form:
     def options(self, rows: int, n: int, dependent: bool) -> tuple[str, ...]:
         """Compiler options for row.cu if it is only for such rows, such a number of them, and one kind of launch.
 
-        The instruction that waits also keeps loads where they are written. Only a lane with one quarter can do without:
+        The instruction that waits also keeps loads where they are written. Only a lane with one unit can do without:
         with two, or in a walk, the compiler would fetch later.
         """
         shape = (f"-DDPL_N={n}",) if self.plan != "turns" else ()
         taken = self.groups * self.rows
         whole = ("-DDPL_WHOLE=1",) if self.plan == "once" and taken > 1 and rows % taken == 0 else ()
-        waits = dependent or self.plan != "once" or self.quarters > 1
+        waits = dependent or self.plan != "once" or self.units > 1
         return self.defines + shape + whole + (() if waits else ("-DDPL_DEPENDENT=0",))
 
     @property
@@ -87,9 +84,9 @@ class Form:
         blocks = -(-rows // (self.groups * self.rows))
         return min(blocks, self.blocks * multiprocessors) if self.plan == "walk" else blocks
 
-    def fits(self, n: int) -> bool:
-        """Say whether rows of `n` super-blocks are not too long for the plan."""
-        return self.plan == "turns" or 4 * n <= self.lanes * self.quarters
+    def fits(self, units: int) -> bool:
+        """Say whether rows of `units` units are not too long for the plan."""
+        return self.plan == "turns" or units <= self.lanes * self.units
 
 
 LOOP = Form("loop")
@@ -98,25 +95,93 @@ PF = Form("pf")
 
 def pf_applies(n: int) -> bool:
     """The reference engine's gate, 8192 < id <= 16384: every thread has one or two of the 8 n units."""
-    return 256 < 8 * n <= 512
+    return 1 < 8 * n / LOOP.threads <= 2
 
 
-def row_form(n: int, rows: int, dependent: bool = False) -> Form:
-    """Choose the configuration of `row` for `rows` rows of `n` super-blocks; `dependent`: for a dependent launch.
+def units_of(quant: QuantType, n: int) -> int:
+    """Units in a row of `n` blocks, for `row`; 0 for a type without a kernel."""
+    contract = contract_of(quant)
+    return contract.units * n if contract is not None else 0
 
-    One quarter a lane while a row has at most MOST_LANES: a block then lives shortly and many are in flight. Narrow
-    rows share a block of 128 threads. Two rows at once where the lanes are many, or many of them are left without a
-    quarter and there are rows enough, or a dependent launch has few rows, which all fly before it may go on. A
-    dependent launch walks if every group of the grid has a second row to fetch and not too many more. The lanes, and
-    so the bits, depend on n alone.
+
+def whole_lanes(units: int) -> int:
+    """Lanes for so many units: a power of two up to a warp, then whole warps."""
+    return 1 << max(units - 1, 0).bit_length() if units <= WARP else -(-units // WARP) * WARP
+
+
+def row_form(quant: QuantType, n: int, rows: int, dependent: bool = False) -> Form:
+    """Choose the configuration of `row` for `rows` rows of `n` blocks; `dependent`: for a dependent launch.
+
+    The lanes, and so the bits, depend on the type and on n alone.
     """
-    quarters = 4 * n
-    if quarters > 480:  # two quarters a lane; beyond 256 super-blocks, in turns
-        lanes = min(_whole(-(-quarters // 2)), 512)
-        blocks = REGISTERS // (lanes * 64)
-        return Form("row", lanes, 2, lanes, 1, blocks, "once") if n <= 256 else Form("row", lanes, 2, lanes)
-    lanes = _whole(quarters)
+    units = units_of(quant, n)
+    if quant == DEFAULT:
+        return _q6_k_form(units, rows, dependent)
+    rule = _RULES[quant.number]
+    lanes = whole_lanes(-(-units // rule.units))
     if lanes > MOST_LANES:
+        return Form("row", MOST_LANES, rule.units, MOST_LANES)
+    threads = lanes if lanes > 64 else 128
+    return Form("row", lanes, rule.units, threads, rule.rows, 1, "once")
+
+
+def forms_for(quant: QuantType, n: int, rows: int, names: tuple[str, ...] = FORM_NAMES) -> tuple[Form, ...]:
+    """Return the forms called `names` that apply to a tensor, in the order of `FORM_NAMES`; none without a kernel."""
+    contract = contract_of(quant)
+    if contract is None or not contract.has_kernel:
+        return ()
+    loops = (LOOP, *((PF,) if pf_applies(n) else ())) if contract.loop_values is not None else ()
+    forms = (*loops, row_form(quant, n, rows))
+    return tuple(form for form in forms if form.name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a Hopper GPU likes of a type, measured on an H200 (docs/lab)."""
+
+    units: int
+    """Units a lane takes at once."""
+    rows: int
+    """Rows a group of lanes takes at once."""
+
+
+MOST_LANES = 512
+_RULES = {
+    number: Rule(units, rows)
+    for number, units, rows in (
+        (2, 5, 1),  # Q4_0
+        (3, 2, 1),  # Q4_1
+        (6, 2, 2),  # Q5_0
+        (7, 2, 1),  # Q5_1
+        (8, 2, 1),  # Q8_0
+        (10, 1, 2),  # Q2_K
+        (11, 2, 1),  # Q3_K
+        (20, 3, 2),  # IQ4_NL
+        (23, 2, 1),  # IQ4_XS
+        (39, 2, 2),  # MXFP4
+    )
+}
+
+# Q6_K, measured more closely.
+MULTIPROCESSORS = 132
+ONE_UNIT_LANES = 416  # one unit a lane up to here
+WARPS = 30, 32  # at least so many in flight, of ordinary and of dependent launches: 51 to 68 registers a thread
+REGISTERS = 65_536
+
+
+def _q6_k_form(units: int, rows: int, dependent: bool) -> Form:
+    """One unit a lane while a row has at most ONE_UNIT_LANES: a block then lives shortly and many are in flight.
+
+    Narrow rows share a block of 128 threads. Two rows at once where the lanes are many, or many of them are left without
+    a unit and there are rows enough, or a dependent launch has few rows, which all fly before it may go on. A dependent
+    launch walks if every group of the grid has a second row to fetch and not too many more.
+    """
+    if units > 480:  # two units a lane; beyond 1024 units, in turns
+        lanes = min(whole_lanes(-(-units // 2)), MOST_LANES)
+        blocks = REGISTERS // (lanes * 64)
+        return Form("row", lanes, 2, lanes, 1, blocks, "once") if units <= 1024 else Form("row", lanes, 2, lanes)
+    lanes = whole_lanes(units)
+    if lanes > ONE_UNIT_LANES:
         return Form("row", lanes, 1, lanes, 2, 2, "once")
     if dependent:
         threads = lanes if lanes > 64 else 128 if lanes == 64 else 256
@@ -124,19 +189,8 @@ def row_form(n: int, rows: int, dependent: bool = False) -> Form:
         if 1.2 <= rows * lanes / (MULTIPROCESSORS * blocks * threads) < 10:
             return Form("row", lanes, 1, threads, 1, blocks, "walk")
     threads = lanes if lanes > 64 else 128
-    if (rows >= 32_768 and quarters < lanes <= 96) or (dependent and rows <= 2048 and 64 <= lanes <= 128):
+    if (rows >= 32_768 and units < lanes <= 96) or (dependent and rows <= 2048 and 64 <= lanes <= 128):
         return Form("row", lanes, 1, threads, 2, REGISTERS // (threads * 72), "once")
     if dependent and lanes < 64 and rows <= 2048:  # few blocks: their start is what counts
         threads = 256
     return Form("row", lanes, 1, threads, 1, -(-WARPS[dependent] * WARP // threads), "once")
-
-
-def _whole(quarters: int) -> int:
-    """Lanes for so many quarters: a power of two up to a warp, then whole warps."""
-    return 1 << (quarters - 1).bit_length() if quarters <= WARP else -(-quarters // WARP) * WARP
-
-
-def forms_for(n: int, rows: int, names: tuple[str, ...] = FORM_NAMES) -> tuple[Form, ...]:
-    """Return the forms called `names` that apply to a tensor, in the order of `FORM_NAMES`."""
-    forms = (LOOP, *((PF,) if pf_applies(n) else ()), row_form(n, rows))
-    return tuple(form for form in forms if form.name in names)
