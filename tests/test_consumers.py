@@ -16,10 +16,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 
 from repack import convert_file
+from tests.golden import make
+from tests.support.independent import TABLE
 from tests.support.models import Model, T, q6_k_tensor
 from tests.support.readers import CONSUMERS, compiled, load, reader
 from tests.support.rows import EDGE_D, edge_rows
@@ -30,7 +33,7 @@ CPP = CONSUMERS / "cpp"
 KERNELS = Path(__file__).parents[1] / "verify" / "kernels"
 CONFIGURATION = ("-DDPL_LANES=32", "-DDPL_QUARTERS=1", "-DDPL_THREADS=64")
 NVCC = shutil.which("nvcc")
-KEYS = ("rows", "row_stride", "name")
+KEYS = ("type", "rows", "row_stride")
 needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc not found")
 
 
@@ -51,18 +54,14 @@ def test_the_digests_of_the_real_model(language: str, gemma: Path, gemma_dpl: Pa
 
 @LANGUAGES
 def test_the_digests_of_the_golden_model(language: str) -> None:
-    """With the command of README.md, too, and the places that are named there and in docs/format.md."""
+    """With the command of README.md, too, and the place that is named there."""
     printed = compare_digests(language, GOLDEN / "tiny.gguf", GOLDEN / "tiny.dpl")
-    readme, page = (CONSUMERS / "README.md").read_text(), (CONSUMERS.parent / "format.md").read_text()
-    places = re.findall(r"have (\d+) bytes at (\d+) and (\d+) at (\d+)\.", readme)
-    assert places == [("1260", "320", "840", "1632")]
-    assert "the bytes 320 .. 1580 and 1632 .. 2472 of `tiny.gguf`" in page
+    readme = (CONSUMERS / "README.md").read_text()
+    ((nbytes, offset),) = re.findall(r"the first one's (\d+) bytes\s+stand at (\d+)\.", readme)
     (command,) = re.findall(r"^    (tail -c .*)$", readme, re.MULTILINE)
-    for native, offset, nbytes in zip(printed, (320, 1632), (1260, 840), strict=True):
-        line = command.replace("model.gguf", "tiny.gguf")
-        script = f"OFFSET={offset}; {line.replace('NBYTES', str(nbytes))}"
-        done = subprocess.run(["sh", "-c", script], cwd=GOLDEN, capture_output=True, text=True, check=True)
-        assert done.stdout.split()[0] == native
+    line = command.replace("model.gguf", "tiny.gguf").replace("NBYTES", nbytes)
+    done = subprocess.run(["sh", "-c", f"OFFSET={offset}; {line}"], cwd=GOLDEN, capture_output=True, check=True)
+    assert done.stdout.decode().split()[0] == printed[0]
 
 
 def compare_digests(language: str, model: Path, sidecar: Path) -> list[str]:
@@ -78,34 +77,147 @@ def compare_digests(language: str, model: Path, sidecar: Path) -> list[str]:
         for line, entry in zip(lines, entries, strict=True):
             file.seek(entry["offset"])
             natives.append(hashlib.sha256(file.read(entry["nbytes"])).hexdigest())
-            assert line.split() == [str(entry["sha256"]), natives[-1], *(str(entry[key]) for key in KEYS)]
+            facts = [entry["sha256"], natives[-1], *(str(entry[key]) for key in KEYS), json.dumps(entry["name"])]
+            assert line == " ".join(facts)
     return natives
 
 
-def test_the_header_alone_is_enough_for_an_engine(tmp_path: Path) -> None:
-    """The C++ header compiles in two files of one program, and what README.md shows works."""
+def cpp_program(text: str, folder: Path, *options: str) -> Path:
+    """A program with the header, compiled with another file that has it too."""
     if shutil.which("g++") is None:
         pytest.skip("g++ not found")
+    (folder / "other.cpp").write_text('#include "dpl.hpp"\n')
+    (folder / "main.cpp").write_text(text)
+    files = [folder / "main.cpp", folder / "other.cpp"]
+    line = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", *options, f"-I{CPP}", *files, "-o", folder / "main"]
+    subprocess.run(line, check=True)
+    return folder / "main"
+
+
+def test_what_the_readme_shows_compiles_as_it_stands(tmp_path: Path) -> None:
     (example,) = re.findall(r"```cpp\n(.*?)```", (CONSUMERS / "README.md").read_text(), re.DOTALL)
-    (tmp_path / "other.cpp").write_text('#include "dpl.hpp"\n')
-    (tmp_path / "main.cpp").write_text(f"#include <cstdio>\n{example}")
-    files = [tmp_path / "main.cpp", tmp_path / "other.cpp"]
-    line: list[str | Path] = [
-        "g++",
-        "-std=c++17",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        f"-I{CPP}",
-        *files,
-        "-o",
-        tmp_path / "main",
-    ]
+    done = subprocess.run([cpp_program(example, tmp_path)], cwd=GOLDEN, capture_output=True, text=True, check=True)
+    tensor = reader.Sidecar(str(GOLDEN / "tiny.dpl")).tensors["blk.0.ffn_down.weight"]
+    d = np.frombuffer(tensor.row(1)[624:630], "<u2")
+    assert done.stdout == f"2 rows of 3 blocks of Q6_K, d of row 1: {' '.join(f'{bits:04x}' for bits in d)}\n"
+
+
+def test_python_as_the_readme_shows_it(gemma_dpl: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.dpl").symlink_to(gemma_dpl)
+    blocks = re.findall(r"```python\n(.*?)```", (CONSUMERS / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        code = block.replace('framework="pt"', 'framework="np"')  # without PyTorch
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+
+
+BEYOND = """
+#include <cstdio>
+#include "dpl.hpp"
+
+template <class Call>
+void expect(Call call) {
+    try {
+        call();
+        std::puts("answered");
+    } catch (const std::out_of_range&) {
+        std::puts("out of range");
+    }
+}
+
+int main() {
+    const dpl::Sidecar file("tiny.dpl");
+    const dpl::Tensor& first = file.tensors[0];
+    dpl::u8 row[640];
+    expect([&] { first.row(1); });
+    expect([&] { first.row(2); });
+    expect([&] { first.row(dpl::u64(-1)); });
+    expect([&] { first.plane(0, "d"); });
+    expect([&] { first.plane(2, "d"); });
+    expect([&] { first.plane(0, "dm"); });
+    expect([&] { first.plane(0, 4); });
+    expect([&] { first.native_row(2, row); });
+    std::printf("%s %d\\n", file.shards[first.shard].name.c_str(), int(first.offset));
+}
+"""
+
+
+def test_no_row_of_the_next_tensor_in_cpp(tmp_path: Path) -> None:
+    program = cpp_program(BEYOND, tmp_path, "-fsanitize=address,undefined")
+    done = subprocess.run([program], cwd=GOLDEN, capture_output=True, text=True, check=True)
+    answers = ["answered", *["out of range"] * 2, "answered", *["out of range"] * 4]
+    assert done.stdout.splitlines() == [*answers, "tiny.gguf 832"]
+
+
+BEYOND_IN_RUST = """
+#[allow(dead_code)]
+mod dpl;
+#[allow(dead_code)]
+mod json;
+mod layout;
+mod sha256;
+
+fn main() {
+    let file = dpl::Sidecar::open(std::path::Path::new("tiny.dpl")).ok().unwrap();
+    let first = &file.tensors[0];
+    for r in [1, 2, u64::MAX] {
+        println!("{}", file.row(first, r).is_ok());
+    }
+    let row = file.row(first, 1).ok().unwrap();
+    for k in [3, 4, usize::MAX] {
+        println!("{}", first.plane(&row, k).is_ok());
+    }
+    println!("{}", first.native(&row[1..]).is_ok());
+    let shard = &file.shards[first.shard];
+    println!("{} {} {} {}", shard.name, shard.size, shard.header_sha256.len(), first.offset);
+}
+"""
+
+
+def test_no_row_of_the_next_tensor_in_rust(tmp_path: Path) -> None:
+    """And it says where the native bytes stand, which docs/engine.md needs."""
+    if shutil.which("rustc") is None:
+        pytest.skip("rustc not found")
+    for source_file in (CONSUMERS / "rust").glob("*.rs"):
+        shutil.copy(source_file, tmp_path)
+    (tmp_path / "main.rs").write_text(BEYOND_IN_RUST)
+    line = ["rustc", "--edition", "2021", "-D", "warnings", tmp_path / "main.rs", "-o", tmp_path / "main"]
     subprocess.run(line, check=True)
     done = subprocess.run([tmp_path / "main"], cwd=GOLDEN, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [
+        "true",
+        "false",
+        "false",
+        "true",
+        "false",
+        "false",
+        "false",
+        "tiny.gguf",
+        "4896",
+        "64",
+        "832",
+    ]
+
+
+def test_no_row_of_the_next_tensor_in_python() -> None:
     tensor = reader.Sidecar(str(GOLDEN / "tiny.dpl")).tensors["blk.0.ffn_down.weight"]
-    d = np.frombuffer(tensor.row(1)[208 * 3 : 210 * 3], "<u2")
-    assert done.stdout == f"2 rows of 3 super-blocks, d of row 1: {' '.join(f'{bits:04x}' for bits in d)}\n"
+    assert len(tensor.row(1)) == 640
+    for r in (-1, 2, True, 1.0):
+        with pytest.raises(IndexError):
+            tensor.row(r)
+    with pytest.raises(ValueError, match="dm"):
+        tensor.plane(0, "dm")
+
+
+@pytest.mark.parametrize("tensor", [tensor for tensor in make.TENSORS if tensor.type], ids=lambda tensor: tensor.name)
+def test_weights_in_python(tensor: make.Tensor) -> None:
+    found, kind = reader.Sidecar(str(GOLDEN / "tiny.dpl")).tensors[tensor.name], TABLE[tensor.type]
+    native = np.frombuffer(tensor.native(), np.uint8).reshape(-1, 3 * kind.size)
+    with np.errstate(over="ignore"):  # an exponent of 255
+        expected = gguf.dequantize(native, gguf.GGMLQuantizationType(tensor.type))
+        for r, row in enumerate(expected):
+            assert found.native_row(r) == native[r].tobytes()
+            assert found.dequantize(r).tobytes() == row.tobytes()
 
 
 @pytest.fixture(scope="module")

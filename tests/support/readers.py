@@ -11,9 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 from types import ModuleType
 
 import pytest
@@ -21,6 +19,7 @@ import pytest
 from repack import Damaged, open_sidecar
 from repack.layout import TYPES
 from repack.restore import restore
+from tests.support import shared
 from tests.support.sidecars import strict
 from verify.run import Options, verify
 
@@ -45,40 +44,22 @@ def load(name: str) -> ModuleType:
 reader = load("reader")
 
 
-@cache
 def compiled(language: str, *options: str) -> Path:
     """The program that checks files and prints their digests; skips the test where there is no compiler for it."""
     compiler = shutil.which({"cpp": "g++", "rust": "rustc"}[language])
     if compiler is None:
         pytest.skip(f"no compiler for {language}")
-    program = Path(mkdtemp()) / "digests"
     if language == "cpp":
-        line: list[str | Path] = [
-            compiler,
-            "-std=c++17",
-            *WARNINGS,
-            *options,
-            CONSUMERS / "cpp" / "digests.cpp",
-            "-o",
-            program,
-        ]
+        line = [compiler, "-std=c++17", *WARNINGS, *options, CONSUMERS / "cpp" / "digests.cpp"]
     else:
-        source = CONSUMERS / "rust" / "digests.rs"
-        line = [
-            compiler,
-            "--edition",
-            "2021",
-            "-D",
-            "warnings",
-            "-C",
-            "overflow-checks",
-            *options,
-            source,
-            "-o",
-            program,
-        ]
-    subprocess.run(line, check=True)
-    return program
+        line = [compiler, "--edition", "2021", "-D", "warnings", "-C", "overflow-checks", *options]
+        line.append(CONSUMERS / "rust" / "digests.rs")
+
+    def make(folder: Path) -> Path:
+        subprocess.run([*line, "-o", folder / "digests"], check=True)
+        return folder / "digests"
+
+    return shared.once("-".join([language, *options]).replace("/", ""), make)
 
 
 def printed(program: Sequence[str | Path], files: Sequence[Path]) -> bytes:

@@ -45,8 +45,9 @@ impl Tensor {
     /// Plane `k` of a row that `Sidecar::row` has read: `layout.planes[k].bytes * n` bytes.
     pub fn plane<'a>(&self, row: &'a [u8], k: usize) -> Result<&'a [u8], Refused> {
         require(k < self.layout.planes.len(), "no such plane")?;
+        require(row.len() as u64 == self.row_stride, "not one row")?;
         let begin = self.layout.start(k, self.n)? as usize;
-        row.get(begin..begin + (self.layout.planes[k].bytes * self.n) as usize).ok_or(Refused("no whole row".to_string()))
+        Ok(&row[begin..][..(self.layout.planes[k].bytes * self.n) as usize])
     }
 
     /// Such a row back in the GGUF's order: `layout.block_bytes * n` bytes.
