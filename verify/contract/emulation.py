@@ -5,8 +5,8 @@ share: which lane takes which unit, and in which order lanes and their values ar
 element-wise, hence rounded once each, except sums of products that are exact in any order because all of them are
 integers below 2^24.
 
-Rows are decoded in pieces of `CHUNK_WEIGHTS` weights: memory is some 30 bytes for each weight and vector of a piece, and
-4 bytes for each unit and vector of one row, whatever the tensor.
+Rows are decoded in pieces of `CHUNK_WEIGHTS` weights: memory is some 30 bytes for each weight of a piece and 5 for each
+of its weights and vectors, and 4 bytes for each unit and vector of one row, whatever the tensor.
 """
 
 from __future__ import annotations

@@ -172,9 +172,9 @@ REGISTERS = 65_536
 def _q6_k_form(units: int, rows: int, dependent: bool) -> Form:
     """One unit a lane while a row has at most ONE_UNIT_LANES: a block then lives shortly and many are in flight.
 
-    Narrow rows share a block of 128 threads. Two rows at once where the lanes are many, or many of them are left without
-    a unit and there are rows enough, or a dependent launch has few rows, which all fly before it may go on. A dependent
-    launch walks if every group of the grid has a second row to fetch and not too many more.
+    Narrow rows share a block of 128 threads. Two rows at once where the lanes are many, or many of them are left
+    without a unit and there are rows enough, or a dependent launch has few rows, which all fly before it may go on. A
+    dependent launch walks if every group of the grid has a second row to fetch and not too many more.
     """
     if units > 480:  # two units a lane; beyond 1024 units, in turns
         lanes = min(whole_lanes(-(-units // 2)), MOST_LANES)

@@ -1,4 +1,8 @@
 // The only places in which lanes meet. The order of additions is part of the decode contract (docs/decode.md).
+#pragma once
+
+#include "ptx.cuh"
+
 
 // Sum over the lanes of a row within a warp, in each of them: the halves are folded onto each other.
 template <int LANES>
@@ -20,15 +24,16 @@ __device__ __forceinline__ float add_warps(const float* warps) {
 }
 
 // Sum ROWS values a lane, of the rows `row`, row + 1, ..., over the LANES lanes that share them, and store those below
-// `rows`; WHOLE: all are. Every thread of the block must call it, at most once.
-template <int LANES, int THREADS, int ROWS, bool WHOLE = LANES == THREADS && ROWS == 1>
-__device__ __forceinline__ void store_sums(const float* sums, float* out, u32 row, u32 rows) {
+// `rows`; WHOLE: all are. Every thread of the block must call it, at most once. ADD: lane r has in `added` what is added to row r.
+template <int LANES, int THREADS, int ROWS, bool WHOLE = LANES == THREADS && ROWS == 1, bool ADD = false>
+__device__ __forceinline__ void store_sums(const float* sums, float* out, u32 row, u32 rows, float added = 0.0f) {
+    static_assert(!ADD || ROWS <= LANES, "a lane for each row");
     static_assert(THREADS % LANES == 0, "rows must fill the block");
     const int lane = LANES == THREADS ? (int)threadIdx.x : (int)threadIdx.x % LANES;
     if (LANES <= 32) {
         for (int r = 0; r < ROWS; ++r) {
             const float sum = fold<LANES>(sums[r]);
-            if (lane == 0 && (WHOLE || row + r < rows)) out[row + r] = sum;
+            if (lane == (ADD ? r : 0) && (WHOLE || row + r < rows)) out[row + r] = ADD ? __fadd_rn(sum, added) : sum;
         }
     } else {
         __shared__ float warps[ROWS][THREADS / 32];
@@ -39,7 +44,9 @@ __device__ __forceinline__ void store_sums(const float* sums, float* out, u32 ro
         }
         __syncthreads();
         const int r = ROWS == 1 ? 0 : lane, group = LANES == THREADS ? 0 : threadIdx.x / LANES;
-        if ((ROWS == 1 ? lane == 0 : lane < ROWS) && (WHOLE || row + r < rows))
-            out[row + r] = add_warps<LANES>(warps[r] + group * (LANES / 32));
+        if ((ROWS == 1 ? lane == 0 : lane < ROWS) && (WHOLE || row + r < rows)) {
+            const float sum = add_warps<LANES>(warps[r] + group * (LANES / 32));
+            out[row + r] = ADD ? __fadd_rn(sum, added) : sum;
+        }
     }
 }

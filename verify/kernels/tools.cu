@@ -1,35 +1,42 @@
-// What verification needs besides decoding. One block a row where rows are involved: no 64-bit divisions.
+// What verification needs besides decoding. One block a row where rows are involved: no 64-bit divisions by the row.
 
-#include "q6k.cuh"
+#include DPL_QUANT
 #include "ptx.cuh"
 
-// Padded rows from native ones: a thread writes 16 bytes, 14 such items a block, the last with one half-word of content.
+// Padded rows from native ones: a thread writes 16 bytes, of which the last of a block may hold less than 16 of content.
 extern "C" __global__ void pad(const u8* native, u8* padded, int n) {
+    enum { ITEMS = PADDED_BYTES / 16 };
     const u8* source = native + (long long)blockIdx.x * Native::stride(n);
-    uint4* target = (uint4*)(padded + (long long)blockIdx.x * Padded::stride(n));
-    for (int item = threadIdx.x; item < 14 * n; item += blockDim.x) {
-        const int block = item / 14, column = item % 14 * 16;
-        const u8* bytes = source + Native::at(n, block, column, 0);
-        target[item] = column < D ? Native::load16(bytes) : make_uint4(Native::load2(bytes), 0, 0, 0);
+    uint4* target = (uint4*)(padded + (long long)blockIdx.x * Padded<>::stride(n));
+    for (int item = threadIdx.x; item < ITEMS * n; item += blockDim.x) {
+        const int block = item / ITEMS, column = item % ITEMS * 16;
+        const u8* bytes = source + Native::at(block, 0) + column;
+        u32 words[4] = {};
+        for (int i = 0; i < 16; i += ALIGN)
+            if (column + i < BLOCK_BYTES)
+                for (int byte = i; byte < i + ALIGN; ++byte) words[byte / 4] |= (u32)bytes[byte] << byte % 4 * 8;
+        target[item] = make_uint4(words[0], words[1], words[2], words[3]);
     }
 }
 
-// Compare dpl rows with native ones, byte for byte, and the padding with zero. *first becomes the byte offset, counted
-// over all dpl rows, of the first half-word that differs; it must come in as all ones.
-extern "C" __global__ void compare(const u8* native, const u8* dpl, u64* first, int n) {
-    const long long blocks = n, start = (long long)blockIdx.x * Dpl::stride(n);
-    const u8* row = native + (long long)blockIdx.x * Native::stride(n);
-    for (long long byte = 2 * threadIdx.x; byte < Dpl::stride(n); byte += 2 * blockDim.x) {
-        u16 expected = 0;
-        if (byte < (long long)BLOCK_BYTES * n) {
-            const int field = byte < QH * blocks ? QL : byte < SCALES * blocks ? QH : byte < D * blocks ? SCALES : D;
-            const int shift = field == QL ? 7 : field == QH ? 6 : field == SCALES ? 4 : 1;  // log2 of its bytes a block
-            const long long offset = byte - field * blocks;
-            const int column = field + (int)(offset & ((1 << shift) - 1));
-            expected = Native::load2(row + Native::at(n, (int)(offset >> shift), column, 0));
-        }
-        if (Dpl::load2(dpl + start + byte) != expected) atomicMin(first, (u64)(start + byte));
+// One plane of a dpl row, its padding included: the first byte that is not what the native row says.
+template <int FIELD>
+__device__ __forceinline__ void compare_plane(const u8* native, const u8* dpl, u64 begin, u64* first, int n) {
+    const u32 size = field_bytes(FIELD), content = size * n;
+    const u8* plane = dpl + begin + plane_start(FIELD, n);
+    for (u32 byte = threadIdx.x; byte < (content + 15) / 16 * 16; byte += blockDim.x) {
+        const u8 expected = byte < content ? native[Native::at(byte / size, FIELD) + field_offset(FIELD) + byte % size] : 0;
+        if (plane[byte] != expected) atomicMin(first, begin + plane_start(FIELD, n) + byte);
     }
+}
+
+// Compare dpl rows with native ones, byte for byte, and the padding with zero. *first becomes the offset of the first byte that
+// differs, counted over all dpl rows; it must come in as all ones.
+extern "C" __global__ void compare(const u8* native, const u8* dpl, u64* first, int n) {
+    const u64 begin = (u64)blockIdx.x * Dpl<>::stride(n);
+    const u8* row = native + (long long)blockIdx.x * Native::stride(n);
+#define DPL_COMPARE(name, number, bytes, offset) compare_plane<number>(row, dpl, begin, first, n);
+    DPL_FIELDS(DPL_COMPARE)
 }
 
 // first[0] becomes the first index at which two outputs differ, first[1] the first at which `found` still holds what the

@@ -13,7 +13,7 @@
 #define __launch_bounds__(...)
 #define __shared__ static
 
-struct Index { int x; };
+struct Index { int x, y = 1; };
 struct uint2 { unsigned x, y; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
 static uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
@@ -41,6 +41,12 @@ static float __shfl_xor_sync(unsigned, float value, int mask) {
 template <class T> static T __ldg(const T* p) { return *p; }
 static float __fmul_rn(float a, float b) { return a * b; }
 static float __fadd_rn(float a, float b) { return a + b; }
+static float __fsub_rn(float a, float b) { return a - b; }
+static float __uint_as_float(unsigned bits) {
+    float value;
+    __builtin_memcpy(&value, &bits, 4);
+    return value;
+}
 static unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
     return (unsigned)(((uint64_t)high << 32 | low) >> (shift & 31));
 }

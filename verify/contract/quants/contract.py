@@ -52,8 +52,8 @@ def group_dots(quants: npt.NDArray[Any], vectors: Sequence[Activations], size: i
     """Integer sums of quants times activations over groups of `size` weights, held exactly in float32.
 
     quants: integers ``[rows, groups * size]`` of at most 127 in size; size: at most 32. Returns ``[vectors, rows,
-    groups]``. Every partial sum is an integer below 2^24, so any order is exact. Not by BLAS: OpenBLAS ends a process that
-    is short of memory, with 1, which is our code for "differs".
+    groups]``. Every partial sum is an integer below 2^24, so any order is exact. Not by BLAS: OpenBLAS ends a process
+    that is short of memory, with 1, which is our code for "differs".
     """
     shape = (len(quants), -1, size)
     x = np.stack([vector.quants.reshape(-1, size) for vector in vectors], axis=1).astype(np.float32)
