@@ -1,7 +1,7 @@
 """The CUDA sources, as package data; every `#include` is resolved here, so no include path is needed.
 
-An include path would have to name the folder of the installation, which may hold any characters at all. The quantization
-type is the one thing that a source is not told by compiler options: its file takes the place of ``#include DPL_QUANT``.
+An include path would have to name the folder of the installation, which may hold any characters at all. The type is the
+one thing that a source is not told by compiler options: its file takes the place of ``#include DPL_QUANT``.
 """
 
 from __future__ import annotations

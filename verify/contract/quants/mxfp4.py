@@ -1,7 +1,7 @@
 """MXFP4: 32 weights of four bits, floats of one exponent and a sign, and one power of two (ggml's ``block_mxfp4``).
 
-Weight j is ``2^(e - 128) * table[q]``, q the low (j < 16) or high four bits of byte ``j % 16``. The table holds twice the
-floats 0, 0.5, 1, 1.5, 2, 3, 4, 6, so the power of two is half of what e stands for.
+Weight j is ``2^(e - 128) * table[q]``, q the low (j < 16) or high four bits of byte ``j % 16``. The table holds twice
+the floats 0, 0.5, 1, 1.5, 2, 3, 4, 6, so the power of two is half of what e stands for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Q2_K: 256 weights of two bits, a scale and a minimum of four bits for every 16, and one of each for all.
 
-ggml's ``block_q2_K``. Weight j has half ``h = j // 128``, group ``g = j % 128 // 32`` and place ``l = j % 32``. Its quant
-q is the two bits ``qs[32 h + l] >> 2 g``; its value is ``d * (s & 15) * q - dmin * (s >> 4)`` with the byte
+ggml's ``block_q2_K``. Weight j has half ``h = j // 128``, group ``g = j % 128 // 32`` and place ``l = j % 32``. Its
+quant q is the two bits ``qs[32 h + l] >> 2 g``; its value is ``d * (s & 15) * q - dmin * (s >> 4)`` with the byte
 ``s = scales[8 h + 2 g + l // 16]``.
 """
 

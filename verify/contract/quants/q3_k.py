@@ -1,8 +1,8 @@
 """Q3_K: 256 weights of three bits, a scale of six bits for every 16, and one for all (ggml's ``block_q3_K``).
 
 Weight j has half ``h = j // 128``, group ``g = j % 128 // 32`` and place ``l = j % 32``. Its quant is the two bits
-``qs[32 h + l] >> 2 g``, minus 4 unless bit ``4 h + g`` of ``hmask[l]`` is set; its value is ``d * (s - 32) * quant`` with
-scale number ``i = 8 h + 2 g + l // 16``: low four bits in ``scales[i % 8] >> 4 (i // 8)``, the two above them in
+``qs[32 h + l] >> 2 g``, minus 4 unless bit ``4 h + g`` of ``hmask[l]`` is set; its value is ``d * (s - 32) * quant``
+with scale number ``i = 8 h + 2 g + l // 16``: low four bits in ``scales[i % 8] >> 4 (i // 8)``, the two above them in
 ``scales[8 + i % 4] >> 2 (i // 4)``.
 """
 
@@ -53,7 +53,8 @@ def _scales(packed: npt.NDArray[Any]) -> Floats:
     """The 16 scales of each block, ``[rows, n, 12]`` to float32 ``[rows, n, 16]``."""
     low = np.concatenate((packed[..., :8] & 15, packed[..., :8] >> 4), axis=-1)
     high = np.concatenate([packed[..., 8:] >> shift & 3 for shift in (0, 2, 4, 6)], axis=-1)
-    return (low | high << 4).astype(np.float32) - 32
+    scales: Floats = (low | high << 4).astype(np.float32) - 32
+    return scales
 
 
 CONTRACT = Contract(_TYPE, dequantize, quarters.UNITS, values, quarters.pack_quarters)
