@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from repack.layout import DEFAULT
 from verify.contract.forms import LOOP, PF, PLANS, Form, forms_for, pf_applies, row_form
 
 ROWS = [1, 7, 512, 1024, 2048, 2560, 4096, 16_384, 32_768, 152_064]
@@ -13,35 +14,35 @@ ROWS = [1, 7, 512, 1024, 2048, 2560, 4096, 16_384, 32_768, 152_064]
 def test_every_shape_gets_a_form_that_a_hopper_gpu_can_hold(n: int) -> None:
     for rows in ROWS:
         for dependent in (False, True):
-            form = row_form(n, rows, dependent)
-            assert form.fits(n)
-            assert form.lanes == row_form(n, 1).lanes
+            form = row_form(DEFAULT, n, rows, dependent)
+            assert form.fits(4 * n)
+            assert form.lanes == row_form(DEFAULT, n, 1).lanes
             assert form.threads * form.blocks <= 2048
             assert form.threads * form.blocks * 32 <= 65_536
             assert form.blocks <= 32
             assert form.plan != "walk" or dependent
-            assert form.lanes * form.quarters < max(
+            assert form.lanes * form.units < max(
                 8 * n, 65
             )  # at least half of the lanes have work, or it is a small row
 
 
 def test_the_shapes_of_the_benchmarks() -> None:
-    assert str(row_form(54, 5120)) == "row(224,1,224,1,5,once)"
-    assert str(row_form(54, 5120, dependent=True)) == "row(224,1,224,1,5,walk)"
-    assert str(row_form(16, 1024, dependent=True)) == "row(64,1,128,2,7,once)"
-    assert str(row_form(20, 152_064)) == "row(96,1,96,2,9,once)"
-    assert str(row_form(3, 2048)) == "row(16,1,128,1,8,once)"
-    assert str(row_form(300, 4)) == "row(512,2,512)"
+    assert str(row_form(DEFAULT, 54, 5120)) == "row(224,1,224,1,5,once)"
+    assert str(row_form(DEFAULT, 54, 5120, dependent=True)) == "row(224,1,224,1,5,walk)"
+    assert str(row_form(DEFAULT, 16, 1024, dependent=True)) == "row(64,1,128,2,7,once)"
+    assert str(row_form(DEFAULT, 20, 152_064)) == "row(96,1,96,2,9,once)"
+    assert str(row_form(DEFAULT, 3, 2048)) == "row(16,1,128,1,8,once)"
+    assert str(row_form(DEFAULT, 300, 4)) == "row(512,2,512)"
 
 
 def test_what_the_compiler_is_told() -> None:
-    ordinary, dependent = row_form(54, 5120), row_form(54, 5120, dependent=True)
+    ordinary, dependent = row_form(DEFAULT, 54, 5120), row_form(DEFAULT, 54, 5120, dependent=True)
     assert set(ordinary.options(5120, 54, False)) - set(ordinary.defines) == {"-DDPL_N=54", "-DDPL_DEPENDENT=0"}
     assert set(ordinary.options(5120, 54, True)) - set(ordinary.defines) == {"-DDPL_N=54"}
     assert dependent.options(5120, 54, False) == dependent.options(5120, 54, True)
-    assert row_form(128, 9).options(9, 128, False)[-1] == "-DDPL_N=128"  # two quarters a lane: the wait stays
-    assert row_form(300, 4).options(4, 300, False) == row_form(300, 4).defines
-    narrow = row_form(16, 4096)
+    assert row_form(DEFAULT, 128, 9).options(9, 128, False)[-1] == "-DDPL_N=128"  # two units a lane: the wait stays
+    assert row_form(DEFAULT, 300, 4).options(4, 300, False) == row_form(DEFAULT, 300, 4).defines
+    narrow = row_form(DEFAULT, 16, 4096)
     assert "-DDPL_WHOLE=1" in narrow.options(4096, 16, False)
     assert "-DDPL_WHOLE=1" not in narrow.options(4095, 16, False)
 
@@ -56,8 +57,8 @@ def test_grids() -> None:
 def test_a_form_knows_the_rows_that_fit_it() -> None:
     for plan in PLANS:
         form = Form("row", 64, 1, 64, plan=plan)
-        assert form.fits(16)
-        assert form.fits(17) == (plan == "turns")
+        assert form.fits(64)
+        assert form.fits(65) == (plan == "turns")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_a_form_knows_the_rows_that_fit_it() -> None:
         {"lanes": 8, "threads": 40},
         {"lanes": 32, "threads": 2048},
         {"lanes": 32, "plan": "run"},
-        {"lanes": 32, "quarters": 2, "plan": "walk"},
+        {"lanes": 32, "units": 2, "plan": "walk"},
         {"lanes": 32, "rows": 2, "plan": "walk"},
     ],
 )
@@ -80,6 +81,6 @@ def test_a_form_that_no_kernel_can_run(wrong: dict[str, int]) -> None:
 
 def test_pf_where_its_gate_is_open() -> None:
     assert [n for n in range(1, 100) if pf_applies(n)] == list(range(33, 65))
-    assert [form.name for form in forms_for(54, 9)] == ["loop", "pf", "row"]
-    assert forms_for(54, 9, ("pf",)) == (PF,)
-    assert forms_for(3, 9, ("pf",)) == ()
+    assert [form.name for form in forms_for(DEFAULT, 54, 9)] == ["loop", "pf", "row"]
+    assert forms_for(DEFAULT, 54, 9, ("pf",)) == (PF,)
+    assert forms_for(DEFAULT, 3, 9, ("pf",)) == ()
