@@ -43,6 +43,8 @@ def from_json(text: str, where: str) -> Manifest:
         skipped=tuple(_skipped(kind) for kind in root.objects("skipped")),
         minor=minor,
     )
+    if not manifest.tensors:
+        raise Damaged("the manifest lists no tensor", where=where)
     if unused := set(layouts) - {entry.quant.number for entry in manifest.tensors}:
         raise Damaged("the manifest has layouts that no tensor uses", where=where, found=f"types {sorted(unused)}")
     _check_selection(manifest, where)
@@ -135,5 +137,3 @@ def _check_tensors(manifest: Manifest, where: str) -> None:
             raise Damaged(f"{tensor} names a shard that is not listed", where=where, found=entry.shard)
         if entry.offset + entry.nbytes > manifest.sources[entry.shard].size and entry.nbytes:
             raise Damaged(f"{tensor} lies outside its shard", where=where, found=f"offset {entry.offset}")
-    if not manifest.tensors:
-        raise Damaged("the manifest lists no tensor", where=where)

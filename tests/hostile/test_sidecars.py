@@ -15,6 +15,7 @@ import pytest
 from repack.errors import Damaged
 from repack.sidecar.reader import Sidecar
 from tests.support.calls import MIB, call, listing
+from tests.support.independent import TABLE
 from tests.support.models import Model, q6_k, q6_k_tensor
 from tests.support.sidecars.by_hand import (
     Json,
@@ -77,6 +78,19 @@ def huge_shape(ne: list[int]) -> bytes:
     return framed(header_of({**MANIFEST, "tensors": tensors}), b"")
 
 
+def version_1() -> bytes:
+    """The right file as version 1 had it: one layout, other names for the counts, nothing of types."""
+    facts = copy.deepcopy(MANIFEST)
+    facts["format"]["major"] = 1
+    planes = [("ql", 128, 0), ("qh", 64, 128), ("scales", 16, 192), ("d", 2, 208)]
+    fields = [{"name": name, "block_bytes": size, "plane_offset": at} for name, size, at in planes]
+    facts["layout"] = {"block_weights": 256, "block_bytes": 210, "row_alignment": 16, "fields": fields}
+    del facts["layouts"], facts["selection"]["types"]
+    for entry in facts["tensors"]:
+        entry["nonfinite_d"], entry["zero_d"] = entry.pop("nonfinite_scales"), entry.pop("zero_scales")
+    return framed(header_of(facts), DATA)
+
+
 DAMAGED: dict[str, tuple[bytes | Callable[[], bytes], tuple[str, ...]]] = {
     # 39: cut short, at every kind of place, or something else
     "nothing": (b"", ("not a dpl sidecar",)),
@@ -123,28 +137,40 @@ DAMAGED: dict[str, tuple[bytes | Callable[[], bytes], tuple[str, ...]]] = {
     "deep but closed": (with_text('{"a":' * 5000 + "1" + "}" * 5000), ("deep",)),
     "three bytes a value": (with_text("[" + "[]," * 2_000_000 + "[]]"), ("more than 1048576 values",)),
     # 40
-    "format version 2": (remade("format", "major", value=2), ("version", "found 2", "update")),
-    "format version 0": (remade("format", "major", value=0), ("version", "found 0")),
+    "format version 3": (remade("format", "major", value=3), ("format 3", "update", "version 2")),
+    "format version 1": (remade("format", "major", value=1), ("format 1, convert again", "version 2")),
+    "format version 0": (remade("format", "major", value=0), ("format 0", "version 2")),
+    "a sound file of version 1": (version_1, ("format 1, convert again",)),
     "another format": (remade("format", "name", value="zip"), ("`name`", "zip")),
-    "another layout": (remade("layout", "fields", 0, "block_bytes", value=129), ("another layout",)),
+    "another layout": (remade("layouts", 0, "planes", 0, "bytes", value=129), ("another layout of type 14",)),
+    "a layout whose zero is false": (remade("layouts", 0, "planes", 0, "offset", value=False), ("another layout of type 14",)),
+    "a layout too many": (
+        remade("layouts", value=[json.loads(TABLE[8].layout()), *MANIFEST["layouts"]]),
+        ("no tensor uses", "[8]"),
+    ),
+    "layouts in disorder": (remade("layouts", value=MANIFEST["layouts"] * 2), ("ascending order",)),
+    "a type not asked for": (remade("selection", "types", value=[8]), ("not asked for", "[14]")),
+    "types in disorder": (remade("selection", "types", value=[14, 8]), ("ascending order",)),
     # values that make no sense, each sealed
     "no tensor": (empty_tensors, ("lists no tensor",)),
     "tensors that are no list": (with_text(sealed({**MANIFEST, "tensors": {}})), ("`tensors`", "array")),
     "a tensor that is a number": (with_text(sealed({**MANIFEST, "tensors": [1]})), ("`tensors`", "objects")),
     "a row count that is wrong": (remade("tensors", 0, "rows", value=3), ("`rows`", "expected 2")),
-    "a count below zero": (remade("tensors", 0, "zero_d", value=-1), ("`zero_d`",)),
-    "a count that is true": (remade("tensors", 0, "zero_d", value=True), ("`zero_d`",)),
-    "a count that is a float": (remade("tensors", 0, "zero_d", value=0.0), ("not JSON",)),
-    "a count of 2^63": (remade("tensors", 0, "nonfinite_d", value=1 << 63), ("`nonfinite_d`",)),
+    "a count below zero": (remade("tensors", 0, "zero_scales", value=-1), ("`zero_scales`",)),
+    "a count that is true": (remade("tensors", 0, "zero_scales", value=True), ("`zero_scales`",)),
+    "a count that is a float": (remade("tensors", 0, "zero_scales", value=0.0), ("not JSON",)),
+    "a count of 2^63": (remade("tensors", 0, "nonfinite_scales", value=1 << 63), ("not JSON",)),
     "a digest in capitals": (remade("tensors", 0, "sha256", value="A" * 64), ("`sha256`", "hexadecimal")),
-    "another type": (remade("tensors", 0, "type", value=8), ("`type`", "expected 14")),
+    "another type": (remade("tensors", 0, "type", value=8), ("`type`", "a type of `layouts`")),
     "a name that is a number": (with_text(sealed(edited("tensors", 0, "name", value=1))), ("`name`", "a string")),
-    "half a surrogate pair for a name": (remade("tensors", 0, "name", value="\ud800"), ("`name`", "\\ud800")),
+    "half a surrogate pair for a name": (remade("tensors", 0, "name", value="\ud800"), ("canonical",)),
     "the same name twice": (remade("tensors", 1, "name", value="a"), ("`a`", "twice")),
     "a reserved name": (remade("tensors", 0, "name", value="__metadata__"), ("`__metadata__`", "reserves")),
     "a shard that is not there": (remade("tensors", 0, "shard", value=1), ("`a`", "shard")),
     "bytes outside the shard": (remade("tensors", 0, "offset", value=1 << 40), ("`a`", "outside")),
     "no shards": (remade("source", "shards", value=[]), ("`a`", "shard")),
+    "a shard outside the folder": (remade("source", "shards", 0, "name", value="../x"), ("`name`", "without a folder")),
+    "a shard without a name": (remade("source", "shards", 0, "name", value=""), ("`name`", "without a folder")),
     "left out without a pattern": (remade("selection", "left_out", value=["b"]), ("without a pattern",)),
     "five dimensions": (with_text(sealed(edited("tensors", 0, "ne", value=[256, 1, 1, 1, 2]))), ("`ne`",)),
     "a row of 100 weights": (with_text(sealed(edited("tensors", 0, "ne", value=[100, 2]))), ("`ne`", "256")),
@@ -195,7 +221,7 @@ DIFFERENT: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "another order": (sidecar_of(SWAPPED), ("elsewhere",)),
     # sealed lies
     "bytes of no model under right digests": (framed(header_of(MANIFEST), OTHER_DATA), ("SHA-256", "ql[0]")),
-    "counts that are wrong": (remade("tensors", 0, "zero_d", value=1), ("zero d is wrong",)),
+    "counts that are wrong": (remade("tensors", 0, "zero_scales", value=1), ("zero d is wrong",)),
     "an offset that is wrong": (remade("tensors", 0, "offset", value=224), ("stands elsewhere",)),
     "a census that is wrong": (remade("skipped", value=[]), ("census",)),
     "a shape that is wrong": (
@@ -203,7 +229,10 @@ DIFFERENT: dict[str, tuple[bytes, tuple[str, ...]]] = {
         ("`a` has another shape", "[256, 1, 2]", "[256, 2]"),
     ),
     "left out though it is not there": (
-        framed(header_of({**MANIFEST, "selection": {"include": ["."], "exclude": [], "left_out": ["z"]}}), DATA),
+        framed(
+            header_of({**MANIFEST, "selection": {"types": [14], "include": ["."], "exclude": [], "left_out": ["z"]}}),
+            DATA,
+        ),
         ("`z` is said to be left out",),
     ),
     # 40
@@ -269,7 +298,7 @@ def test_nothing_but_zero_elements_proves_nothing(ne: list[int], tmp_path: Path)
 
 
 def test_unknown_keys_are_ignored_but_sealed(tmp_path: Path) -> None:
-    facts = {**MANIFEST, "future": {"any": ["thing", None, 15]}, "format": {"name": "dpl", "major": 1, "minor": 7}}
+    facts = {**MANIFEST, "future": {"any": ["thing", None, 15]}, "format": {"name": "dpl", "major": 2, "minor": 7}}
     model, sidecar = write_pair(tmp_path, MODEL, sidecar_of(MODEL, facts))
     assert call("verify", "--quiet", model, sidecar).code == 0
     raw = sidecar.read_bytes()
@@ -297,7 +326,7 @@ def test_d_of_every_special_kind_is_counted(tmp_path: Path) -> None:
     made = Model([q6_k_tensor("x", (256, 8))])
     made.tensors[0].data = data
     facts = manifest_of(made)
-    assert (facts["tensors"][0]["nonfinite_d"], facts["tensors"][0]["zero_d"]) == (5, 2)
+    assert (facts["tensors"][0]["nonfinite_scales"], facts["tensors"][0]["zero_scales"]) == (5, 2)
     model, sidecar = write_pair(tmp_path, made)
     done = call("verify", "--json", "-", model, sidecar)
     assert done.code == 0, done.err
