@@ -12,10 +12,10 @@ from repack.rows import Bytes
 from tests.support.rows import EDGE_D, edge_rows, random_rows, set_scales
 from verify.contract import emulation
 from verify.contract.activations import Activations, adversarial, seeded
-from verify.contract.emulation import Floats, as_bits, decode_digest, decode_forms
+from verify.contract.emulation import as_bits, decode_digest, decode_forms
 from verify.contract.forms import LOOP, PF, Form, forms_for, row_form, units_of
 from verify.contract.quants import contract_of
-from verify.contract.quants.contract import group_dots
+from verify.contract.quants.contract import Floats, group_dots
 
 SIZES = [1, 2, 3, 5, 7, 8, 16, 20, 54, 56, 74]
 WITH_KERNEL = [quant for quant in TYPES.values() if quant.name != "IQ4_XS"]

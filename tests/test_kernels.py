@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from repack.layout import DEFAULT, TYPES, QuantType
 from verify import kernels
-from verify.contract.forms import Form, row_form
+from verify.contract.forms import Form, row_form, units_of
 from verify.gpu.speeds import READERS
 
 cupy = pytest.importorskip("cupy", reason="needs cupy and nvidia-cuda-nvrtc, but no GPU")
@@ -17,7 +18,10 @@ nvrtc = cupy.cuda.nvrtc
 
 ARCHITECTURES = [75, 80, 86, 89, 90, 100, 120]
 SHAPES = [(54, 5120), (20, 152064), (74, 3584), (56, 4096), (16, 4096), (38, 2560), (112, 8192), (208, 16384), (300, 4)]
-FORMS = sorted({row_form(n, rows, dependent) for n, rows in SHAPES for dependent in (False, True)}, key=str)
+FORMS = sorted({row_form(DEFAULT, n, rows, dependent) for n, rows in SHAPES for dependent in (False, True)}, key=str)
+OTHERS = [quant for quant in TYPES.values() if quant is not DEFAULT and units_of(quant, 1)]
+"""Types with a kernel but Q6_K, which is tuned for more shapes."""
+COLUMNS = [13824, 4096]
 REPORT = re.compile(
     r"entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
     r".*?Used (\d+) registers",
@@ -25,9 +29,9 @@ REPORT = re.compile(
 )
 
 
-def report(name: str, architecture: int, *options: str) -> dict[str, tuple[int, ...]]:
+def report(name: str, architecture: int, *options: str, quant: QuantType = DEFAULT) -> dict[str, tuple[int, ...]]:
     """Compile a file and return for each kernel: bytes of stack, of spill stores and of spill loads, and registers."""
-    program = nvrtc.createProgram(kernels.source(name), name, [], [])
+    program = nvrtc.createProgram(kernels.source(name, quant), name, [], [])
     options = (f"--gpu-architecture=sm_{architecture}", "-ftz=true", "--ptxas-options=-v", *kernels.OPTIONS, *options)
     try:
         nvrtc.compileProgram(program, options)
@@ -44,12 +48,19 @@ def architecture(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-def check(name: str, architecture: int, threads: int, record: Callable[[str, object], None], *options: str) -> set[str]:
-    found = report(name, architecture, *options)
+def check(
+    name: str,
+    architecture: int,
+    threads: int,
+    record: Callable[[str, object], None],
+    *options: str,
+    quant: QuantType = DEFAULT,
+) -> set[str]:
+    found = report(name, architecture, *options, quant=quant)
     for kernel, (stack, stores, loads, registers) in found.items():
         assert (stack, stores, loads) == (0, 0, 0), kernel
         assert registers * threads <= 65536, kernel
-        record(" ".join((f"sm_{architecture}", kernel, *options, "registers")), registers)
+        record(" ".join((f"sm_{architecture}", quant.name, kernel, *options, "registers")), registers)
     return set(found)
 
 
@@ -58,9 +69,10 @@ def test_loop_and_pf(architecture: int, record_property: Callable[[str, object],
     assert check("loop.cu", architecture, 256, record_property) == kernels
 
 
-def test_tools(architecture: int, record_property: Callable[[str, object], None]) -> None:
+@pytest.mark.parametrize("quant", [DEFAULT, *OTHERS], ids=lambda quant: quant.name)
+def test_tools(architecture: int, quant: QuantType, record_property: Callable[[str, object], None]) -> None:
     kernels = {"pad", "compare", "check", *(f"{reader}{loads}" for reader in READERS for loads in (2, 4, 8))}
-    assert check("tools.cu", architecture, 256, record_property) == kernels
+    assert check("tools.cu", architecture, 256, record_property, quant=quant) == kernels
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -69,28 +81,78 @@ def test_row(architecture: int, form: Form, record_property: Callable[[str, obje
     assert check("row.cu", architecture, form.threads, record_property, *form.defines) == kernels
 
 
+@pytest.mark.parametrize("quant", OTHERS, ids=lambda quant: quant.name)
+def test_row_of_every_type(architecture: int, quant: QuantType, record_property: Callable[[str, object], None]) -> None:
+    names = {f"row_{layout}" for layout in ("native", "padded", "dpl", "staged")}
+    for form in {row_form(quant, columns // quant.block_weights, 4096) for columns in COLUMNS}:
+        assert check("row.cu", architecture, form.threads, record_property, *form.defines, quant=quant) == names
+
+
+@pytest.mark.parametrize("dependent", [False, True])
+@pytest.mark.parametrize("quant", OTHERS, ids=lambda quant: quant.name)
+def test_row_of_every_type_for_one_shape_alone(
+    quant: QuantType, dependent: bool, record_property: Callable[[str, object], None]
+) -> None:
+    for rows, columns in ((5120, 13824), (4096, 4096), (152064, 5120)):
+        n = columns // quant.block_weights
+        form = row_form(quant, n, rows, dependent)
+        options = form.options(rows, n, dependent)
+        assert len(check("row.cu", 90, form.threads, record_property, *options, quant=quant)) == 4
+
+
+@pytest.mark.parametrize("quant", [DEFAULT, TYPES[39]], ids=lambda quant: quant.name)
+def test_row_with_an_addend(quant: QuantType, record_property: Callable[[str, object], None]) -> None:
+    form = row_form(quant, 13824 // quant.block_weights, 5120)
+    found = check("row.cu", 90, form.threads, record_property, *form.defines, "-DDPL_ADD=1", quant=quant)
+    assert found == {"row_native", "row_padded", "row_dpl"}
+
+
 @pytest.mark.parametrize("dependent", [False, True])
 @pytest.mark.parametrize(("n", "rows"), SHAPES)
 def test_row_for_one_shape_alone(
     n: int, rows: int, dependent: bool, record_property: Callable[[str, object], None]
 ) -> None:
-    form = row_form(n, rows, dependent)
+    form = row_form(DEFAULT, n, rows, dependent)
     assert len(check("row.cu", 90, form.threads, record_property, *form.options(rows, n, dependent))) == 4
 
 
 def test_a_spill_would_be_seen() -> None:
-    found = report("row.cu", 90, *Form("row", 32, 8, 1024).defines)  # 64 registers for 8 quarters
+    found = report("row.cu", 90, *Form("row", 32, 8, 1024).defines)  # 64 registers for 8 units
     assert any(spilled for _, spilled, _, _ in found.values())
 
 
 def test_sources_are_ascii_need_no_toolkit_and_round_explicitly() -> None:
-    for path in Path(kernels.__file__).parent.glob("*.cu*"):
+    folder = Path(kernels.__file__).parent
+    for path in [*folder.glob("*.cu*"), *folder.glob("quants/*")]:
         text = path.read_text("ascii")
-        assert set(re.findall(r"#include (.*)", text)) <= {'"q6k.cuh"', '"ptx.cuh"', '"sum.cuh"'}
+        for included in re.findall(r"#include (.*)", text):
+            assert included == "DPL_QUANT" or re.fullmatch(r'"(quants/)?\w+\.cuh"', included), included
         assert not re.search(r"\b(fmaf?|__fma\w*|sinf|expf|rsqrtf)\(", text)
-    for name in ("loop.cu", "row.cu", "tools.cu"):
-        assert "#include" not in kernels.source(name)
+    for quant in (DEFAULT, *OTHERS):
+        for name in ("row.cu", "tools.cu"):
+            assert "#include" not in kernels.source(name, quant)
+    assert "#include" not in kernels.source("loop.cu", DEFAULT)
 
 
 def test_decoding_uses_no_atomics() -> None:
-    assert "atomic" not in kernels.source("loop.cu") + kernels.source("row.cu")
+    assert "atomic" not in kernels.source("loop.cu", DEFAULT)
+    assert not any("atomic" in kernels.source("row.cu", quant) for quant in (DEFAULT, *OTHERS))
+
+
+@pytest.mark.parametrize("quant", [DEFAULT, *OTHERS], ids=lambda quant: quant.name)
+def test_what_a_type_s_file_says_is_what_the_table_says(quant: QuantType) -> None:
+    text = (Path(kernels.__file__).parent / kernels.quant_file(quant)).read_text("ascii")
+    fields = re.findall(r"F\((\w+), (\d+), (\d+), (\d+)\)", text)
+    assert [(name.lower(), int(number), int(size), int(offset)) for name, number, size, offset in fields] == [
+        (field.name, number, field.nbytes, field.offset) for number, field in enumerate(quant.planes)
+    ]
+    facts = dict(re.findall(r"(BLOCK_WEIGHTS|ALIGN|UNITS_A_BLOCK) = (\d+)", text))
+    assert int(facts["BLOCK_WEIGHTS"]) == quant.block_weights
+    assert int(facts["UNITS_A_BLOCK"]) == units_of(quant, 1)
+    places = [quant.block_bytes, *(field.offset for field in quant.planes)]
+    assert all(place % int(facts["ALIGN"]) == 0 for place in places), "a field off its alignment"
+
+
+def test_every_file_of_a_type_is_of_a_type_in_the_table() -> None:
+    names = {path.stem for path in (Path(kernels.__file__).parent / "quants").glob("*.cuh")}
+    assert names == {quant.name.lower() for quant in (DEFAULT, *OTHERS)}

@@ -19,8 +19,7 @@ def two_bits(bytes_of_halves: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Two bits a weight, of group g at bit 2 g of byte l of a half; ``[rows, n, 64]`` to ``[rows, n, 256]``."""
     halves = bytes_of_halves.reshape(*bytes_of_halves.shape[:2], 2, 1, 32)
     shifts = np.arange(0, 8, 2, dtype=np.uint8).reshape(4, 1)
-    bits: npt.NDArray[np.uint8] = (halves >> shifts & 3).reshape(*bytes_of_halves.shape[:2], 256)
-    return bits
+    return np.asarray(halves >> shifts & 3, np.uint8).reshape(*bytes_of_halves.shape[:2], 256)
 
 
 def sum_groups(terms: Floats, d8: Floats) -> Floats:
