@@ -347,3 +347,11 @@ def test_a_table_that_ends_before_its_count(tmp_path: Path) -> None:
     path = Model([GOOD_TENSOR], tensor_count=2).write(tmp_path / "m.gguf")
     with pytest.raises(Damaged, match="the entry of tensor `` makes no sense; found 0 dimensions"):
         read_index(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [(b"plain \xc3\xa4.gguf", "plain ä.gguf"), (b"\xff\\x.gguf", "\ufffd\ufffdx.gguf")]
+)
+def test_the_name_of_a_shard_is_text_and_no_path(name: bytes, told: str, tmp_path: Path) -> None:
+    path = Model([GOOD_TENSOR]).write(tmp_path / os.fsdecode(name))
+    assert read_index(path).shards[0].name == told

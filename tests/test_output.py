@@ -71,6 +71,11 @@ def test_a_shorter_limit_is_the_file_systems(tmp_path: Path, monkeypatch: pytest
     assert len(partial_of(tmp_path / ("n" * 136)).name) < 143
 
 
+def test_where_no_limit_is_known_it_is_the_usual_one(tmp_path: Path) -> None:
+    assert partial_of(tmp_path / "none" / ("n" * 247)).name == "n" * 247 + ".partial"
+    assert len(partial_of(tmp_path / "none" / ("n" * 248)).name) < 255
+
+
 def test_the_unfinished_form_is_no_input_either(tmp_path: Path) -> None:
     for name in ("out", "n" * 250):
         beside = partial_of(tmp_path / name)

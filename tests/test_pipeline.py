@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,7 +75,7 @@ def test_two_tensors_at_a_time_where_there_are_threads_for_it() -> None:
     def work(chunk: Chunk) -> None:
         if chunk.tensor == 1:
             second_begun.set()
-        elif chunk.row:
+        elif not chunk.row:
             assert second_begun.wait(30), "the second tensor is begun before the first is done"
 
     pump([Rows(Q6_K, 1, 9 * LONG)] * 2, work, lambda *_: None, 3)
@@ -88,7 +89,7 @@ def test_else_one_tensor_after_the_other() -> None:
 
 def test_chunks_in_flight_have_buffers_of_their_own() -> None:
     """No buffer is given out again before the digest has been made of it."""
-    lock, in_flight, most = threading.Lock(), {}, 0  # type: ignore[var-annotated]
+    lock, in_flight, most = threading.Lock(), dict[int, Chunk](), 0
 
     def work(chunk: Chunk) -> None:
         nonlocal most
@@ -149,6 +150,30 @@ def test_the_first_failure_ends_it(threads: int) -> None:
     with pytest.raises(RecursionError):
         pump([TENSORS[0]] * 1000, done.append, lambda *_: (_ for _ in ()).throw(RecursionError), threads)
     assert len(done) < 100
+
+
+def test_a_failure_of_one_lane_ends_the_other() -> None:
+    done = []
+
+    def work(chunk: Chunk) -> None:
+        if chunk.tensor == 1:
+            raise ZeroDivisionError
+        done.append(chunk)
+
+    with pytest.raises(ZeroDivisionError):
+        pump([Rows(Q6_K, 1, 1000 * LONG), TENSORS[0]], work, lambda *_: None, 4)
+    assert len(done) < 1000
+
+
+def test_one_chunk_is_finished_at_a_time() -> None:
+    gate = threading.Lock()
+
+    def finish(*_: object) -> None:
+        assert gate.acquire(blocking=False)
+        time.sleep(0.001)  # so that another one would come in between
+        gate.release()
+
+    pump([TENSORS[0]] * 20, lambda _: None, finish, 4)
 
 
 def test_a_signal_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from repack.errors import Damaged, shown
-from repack.files.reading import Stamp, open_input, read_bytes, stamp, utf8
+from repack.files.reading import Stamp, open_input, read_bytes, stamp
 from repack.gguf.header import MAX_TENSORS, Cursor, Scalar, alignment_of, read_counts, read_metadata
 from repack.gguf.split import refuse_stranger, shard_count, siblings_of
 from repack.gguf.types import GGML_TYPES, SETTLED
@@ -50,8 +50,8 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """Base name; bytes that are not UTF-8 appear as escapes."""
-        return utf8(self.path.name)
+        """Base name, as the manifest has it: U+FFFD stands for backslashes and for what is not UTF-8."""
+        return os.fsencode(self.path.name).decode("utf-8", "replace").replace("\\", "\ufffd")
 
 
 @dataclass(frozen=True, slots=True)
