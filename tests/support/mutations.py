@@ -53,7 +53,7 @@ FILES = (
         "hostile/test_crash.py::test_what_is_written_is_durable_before_it_has_its_name",
     ),
     Mutant(
-        "repack/files/output.py",
+        "repack/files/partial.py",
         "fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)",
         "pass",
         "hostile/test_races.py::test_a_file_being_written_is_left_alone",
@@ -130,4 +130,19 @@ SIDECARS = (
         "test_restore.py::test_a_damaged_sidecar_is_refused_and_nothing_left",
     ),
 )
-MUTANTS = (*LAYOUTS, *FILES, *MODELS, *SIDECARS)
+COMMANDS = (
+    Mutant("repack/errors.py", "exit_code = 3", "exit_code = 1", "test_cli.py::test_exit_codes"),
+    Mutant("repack/errors.py", 'text.replace("##", r"#\x23")', "text", "test_report_outside.py"),
+    Mutant("repack/errors.py", "text.isascii() and text.isprintable()", "text.isascii()", "hostile/test_screen.py"),
+    Mutant("repack/command/streams.py", "self._failure = error", "break", "test_cli.py"),
+    Mutant("repack/command/ending.py", "return code or undelivered()", "return code", "test_cli.py"),
+    Mutant("repack/command/ending.py", "return failure.exit_code", "return 1", "test_cli.py::test_exit_codes"),
+    switched_off("repack/command/report_files.py", "head and not _MARKS[kind].match(head)", "test_report_files.py"),
+    switched_off("repack/command/report_files.py", "_same(one, two)", "test_report_files.py"),
+    switched_off("repack/command/report_files.py", "path != STDOUT and Path(path).exists()", "test_report_files.py"),
+    Mutant("verify/reports/delivery.py", "return code or failed", "return code", "test_report_files.py"),
+    Mutant("verify/reports/page.py", "autoescape=True", "autoescape=False", "test_report_outside.py"),
+    Mutant("verify/reports/junit.py", "outcome.exit_code == Differs.exit_code", "True", "test_report.py"),
+    Mutant("verify/reports/summary.py", '"sound" if verdict.model is None else "proven"', '"proven"', "test_report.py"),
+)
+MUTANTS = (*LAYOUTS, *FILES, *MODELS, *SIDECARS, *COMMANDS)
