@@ -21,17 +21,19 @@ import numpy as np
 import pytest
 
 from repack import convert_file
+from repack.layout import DEFAULT
 from tests.golden import make
 from tests.support.independent import TABLE
 from tests.support.models import Model, T, q6_k_tensor
 from tests.support.readers import CONSUMERS, compiled, load, reader
 from tests.support.rows import EDGE_D, edge_rows
 from tests.support.sidecars.forge import GOLDEN
+from tests.support.sidecars.whole import pair_of_all_types
 from verify.kernels import source
 
 CPP = CONSUMERS / "cpp"
 KERNELS = Path(__file__).parents[1] / "verify" / "kernels"
-CONFIGURATION = ("-DDPL_LANES=32", "-DDPL_QUARTERS=1", "-DDPL_THREADS=64")
+CONFIGURATION = ("-DDPL_LANES=32", "-DDPL_UNITS=1", "-DDPL_THREADS=64")
 NVCC = shutil.which("nvcc")
 KEYS = ("type", "rows", "row_stride")
 needs_nvcc = pytest.mark.skipif(NVCC is None, reason="nvcc not found")
@@ -228,7 +230,7 @@ def launcher_on_host(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("launch")
     launch, count = re.subn(r"(\w+)<<<(\w+), (\w+)>>>\(", r"launch(\1, \2, (int)\3, ", (CPP / "launch.cu").read_text())
     assert count == 1
-    kernel = source("row.cu").replace("extern __shared__ uint4 stage[];", "static uint4 stage[1 << 14];")
+    kernel = source("row.cu", DEFAULT).replace("extern __shared__ uint4 stage[];", "static uint4 stage[1 << 14];")
     (folder / "row.cu").write_text(kernel)
     shim = Path(__file__).parent / "support" / "cuda" / "runtime_on_host.h"
     (folder / "cuda_runtime.h").write_text(f'#include "{shim}"\n')
@@ -288,6 +290,7 @@ def test_nvcc_takes_the_kernels_as_they_are(kernel: str, tmp_path: Path) -> None
     """For Ampere, Hopper, and both kinds of Blackwell; no include path of ours but the kernels' own folder."""
     targets = [f"-gencode=arch=compute_{sm},code=sm_{sm}" for sm in (80, 90, 100, 120)]
     options: list[str | Path] = ["-std=c++17", "--fmad=false", "-Werror", "all-warnings", "-I", KERNELS, *CONFIGURATION]
+    options += ['-DDPL_QUANT="quants/q6_k.cuh"'] if kernel != "launch.cu" else []
     file = (CPP if kernel == "launch.cu" else KERNELS) / kernel
     output: list[str | Path] = ["-fatbin", "-o", tmp_path / "kernel.fatbin"]
     done = subprocess.run([str(NVCC), *options, *targets, *output, file], capture_output=True, text=True, check=False)
@@ -316,6 +319,7 @@ def test_the_launcher_on_the_gpu(gemma_dpl: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_the_cupy_example(gemma_dpl: Path) -> None:
+def test_the_cupy_example(gemma_dpl: Path, tmp_path: Path) -> None:
+    """On the real model, and on tensors of every type."""
     pytest.importorskip("cupy")
-    assert load("cupy_rows").main([str(gemma_dpl)]) == 0
+    assert load("cupy_rows").main([str(gemma_dpl), str(pair_of_all_types(tmp_path)[1])]) == 0

@@ -2,10 +2,10 @@
 // result, bit for bit, with a computation on the CPU that docs/decode.md describes. Exits with 1 if one bit differs.
 //
 //     nvcc -std=c++17 -O3 --fmad=false -Xcompiler -ffp-contract=off -arch=native -I verify/kernels
-//         -DDPL_LANES=32 -DDPL_QUARTERS=1 -DDPL_THREADS=64 docs/consumers/cpp/launch.cu -o launch && ./launch MODEL.dpl
+//         -DDPL_LANES=32 -DDPL_UNITS=1 -DDPL_THREADS=64 docs/consumers/cpp/launch.cu -o launch && ./launch MODEL.dpl
 //
-// The three numbers suit rows of 8 super-blocks and are right for any; `row_form` in verify/contract/forms.py has the best ones
-// for a shape. An engine compiles the kernel once for each set that its model needs.
+// The three numbers suit rows of 8 blocks and are right for any; `row_form` in verify/contract/forms.py has the best ones for a
+// shape. An engine compiles the kernel once for each type and each set of numbers that its model needs.
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -13,6 +13,8 @@
 #include <cstdlib>
 
 #include "dpl.hpp"
+
+#define DPL_QUANT "quants/q6_k.cuh"  // the type that the kernel is compiled for
 #include "row.cu"
 
 static void check(cudaError_t error, const char* what) {
@@ -41,7 +43,7 @@ struct Vector {
         for (auto& scale : d8) scale = (u16)(0x1400 + next() % 0x1800);  // 2^-10 to 2^-4
     }
 
-    // As row.cu reads it: planes 0 to 3 are the quants of a group, plane 4 scales and sums, one item for each quarter.
+    // As the kernel reads it for Q6_K: planes 0 to 3 are the quants of a group, plane 4 scales and sums, one item for each quarter.
     std::vector<u8> packed() const {
         const size_t items = d8.size() / 2;
         std::vector<u8> out(5 * 16 * items);
@@ -70,7 +72,7 @@ static float half(const u8* bytes) {
     return bits & 0x8000 ? -size : size;
 }
 
-// Quarter k of a row times its activations, in the order of quarter_value in row.cu.
+// Quarter k of a row times its activations, in the order of unit_value in quants/q6_k.cuh.
 static float quarter_on_cpu(const dpl::Tensor& tensor, dpl::u64 r, const Vector& x, int k) {
     const int block = k / 4, h = k / 2 % 2, column = 16 * (k % 2);
     const u8* ql = tensor.plane(r, "ql") + 128 * block + 64 * h + column;

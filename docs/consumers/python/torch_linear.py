@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
 
-from repack.layout import BLOCK_BYTES, BLOCK_WEIGHTS, DEFAULT, row_stride
+from repack import open_sidecar
+from repack.layout import QuantType
 from repack.rows import unpack_rows
-from verify.contract.activations import GROUP, Activations, pack_quarters
+from verify.contract.activations import GROUP, Activations
 from verify.contract.emulation import decode
 from verify.contract.forms import row_form
+from verify.contract.quants import contract_of
 
 
 def view(rows: np.ndarray[Any, Any]) -> torch.Tensor:
@@ -33,7 +34,7 @@ def view(rows: np.ndarray[Any, Any]) -> torch.Tensor:
 
 
 def q8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Quantize activations ``[..., 256 n]``: int8 quants, fp16 scale of every 32, and what the two stand for."""
+    """Quantize activations ``[..., ne0]``: int8 quants, fp16 scale of every 32, and what the two stand for."""
     groups = x.float().unflatten(-1, (-1, GROUP))
     d8 = (groups.abs().amax(-1, keepdim=True) / 127).half()
     quants = torch.where(d8 > 0, groups / d8.float(), 0).round().clamp(-127, 127)
@@ -59,24 +60,33 @@ def _as_cupy(stream: torch.cuda.Stream) -> Any:
 
 
 class DplLinear(torch.nn.Module):
-    """``y = W x`` with W in the dpl layout, uint8 ``[out, row_stride]``; x ``[..., ne0]``, y float32 ``[..., out]``."""
+    """``y = W x`` with W in the dpl layout, uint8 ``[..., row_stride]``; x ``[..., ne0]``, y float32 ``[..., rows]``.
+
+    quant: the type of W, one that has a kernel. Raises ValueError if it has none or the rows are not of that length.
+    """
 
     rows: torch.Tensor
 
-    def __init__(self, rows: torch.Tensor, ne0: int) -> None:
+    def __init__(self, rows: torch.Tensor, quant: QuantType, ne0: int) -> None:
         super().__init__()
-        self.n = ne0 // BLOCK_WEIGHTS
-        if rows.dtype != torch.uint8 or rows.shape[-1] != row_stride(self.n):
-            raise ValueError(f"expected uint8 [..., {row_stride(self.n)}], found {rows.dtype} {list(rows.shape)}")
+        self.quant, self.n = quant, ne0 // quant.block_weights
+        if rows.dtype != torch.uint8 or rows.shape[-1] != quant.row_stride(self.n):
+            expected = f"uint8 [..., {quant.row_stride(self.n)}]"
+            raise ValueError(f"expected {expected}, found {rows.dtype} {list(rows.shape)}")
+        contract = contract_of(quant)
+        if contract is None or contract.pack is None:
+            raise ValueError(f"{quant.name} has no kernel")
+        self.pack = contract.pack
         self.register_buffer("rows", rows.reshape(-1, rows.shape[-1]))
-        self.form = row_form(self.n, len(self.rows))
+        self.form = row_form(quant, self.n, len(self.rows))
 
     @classmethod
     def from_file(cls, sidecar: Path, name: str, rows: slice | int = slice(None)) -> DplLinear:
         """Load a tensor, or some of it: a slice of rows of a matrix, or one expert of a stack."""
-        with safe_open(sidecar, framework="pt") as file:
-            part = file.get_slice(name)[rows]
-        return cls(part, part.shape[-1] // BLOCK_BYTES * BLOCK_WEIGHTS)
+        with open_sidecar(sidecar) as opened:
+            tensor = opened[name]
+            part = torch.from_numpy(tensor.rows[rows].copy())
+            return cls(part, tensor.entry.quant, tensor.entry.ne[0])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Multiply every vector of `x`."""
@@ -86,16 +96,16 @@ class DplLinear(torch.nn.Module):
         return y.reshape(*x.shape[:-1], len(self.rows))
 
     def _on_cpu(self, vectors: list[Activations]) -> torch.Tensor:
-        native = np.empty((len(self.rows), BLOCK_BYTES * self.n), np.uint8)
-        unpack_rows(self.rows.numpy(), native, DEFAULT, self.n)
-        return torch.from_numpy(decode(native, self.n, vectors, self.form))
+        native = np.empty((len(self.rows), self.quant.block_bytes * self.n), np.uint8)
+        unpack_rows(self.rows.numpy(), native, self.quant, self.n)
+        return torch.from_numpy(decode(self.quant, native, self.n, vectors, self.form))
 
     def _on_gpu(self, vectors: list[Activations]) -> torch.Tensor:
         import cupy  # noqa: PLC0415 - an optional extra
 
-        from verify.gpu.device import decoder  # noqa: PLC0415
+        from verify.gpu.launch import decoder  # noqa: PLC0415
 
-        launch = decoder(self.form, "dpl")
+        launch = decoder(self.quant, self.form, "dpl")
         with (
             cupy.cuda.Device(self.rows.device.index),
             _as_cupy(torch.cuda.current_stream()),
@@ -103,7 +113,7 @@ class DplLinear(torch.nn.Module):
             weights = cupy.from_dlpack(self.rows)
             out = cupy.empty((len(vectors), len(self.rows)), np.float32)
             for vector, result in zip(vectors, out, strict=True):
-                launch(weights, cupy.asarray(pack_quarters(vector)), result, len(self.rows), self.n)
+                launch(weights, cupy.asarray(self.pack(vector)), result, len(self.rows), self.n)
             return torch.from_dlpack(out)
 
 
@@ -115,7 +125,7 @@ def main(arguments: list[str]) -> int:
     """Multiply a tensor with ones on the device that is there."""
     layer = DplLinear.from_file(Path(arguments[0]), arguments[1])
     layer = layer.cuda() if torch.cuda.is_available() else layer
-    y = layer(torch.ones(layer.n * BLOCK_WEIGHTS, device=layer.rows.device))
+    y = layer(torch.ones(layer.n * layer.quant.block_weights, device=layer.rows.device))
     print(f"{len(y)} rows on {y.device}, sum {y.double().sum().item():.6f}")  # noqa: T201 - an example prints
     return 0
 
