@@ -91,7 +91,18 @@ def cpp_program(text: str, folder: Path, *options: str) -> Path:
     (folder / "other.cpp").write_text('#include "dpl.hpp"\n')
     (folder / "main.cpp").write_text(text)
     files = [folder / "main.cpp", folder / "other.cpp"]
-    line = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", *options, f"-I{CPP}", *files, "-o", folder / "main"]
+    line: list[str | Path] = [
+        "g++",
+        "-std=c++17",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        *options,
+        f"-I{CPP}",
+        *files,
+        "-o",
+        folder / "main",
+    ]
     subprocess.run(line, check=True)
     return folder / "main"
 
@@ -183,7 +194,16 @@ def test_no_row_of_the_next_tensor_in_rust(tmp_path: Path) -> None:
     for source_file in (CONSUMERS / "rust").glob("*.rs"):
         shutil.copy(source_file, tmp_path)
     (tmp_path / "main.rs").write_text(BEYOND_IN_RUST)
-    line = ["rustc", "--edition", "2021", "-D", "warnings", tmp_path / "main.rs", "-o", tmp_path / "main"]
+    line: list[str | Path] = [
+        "rustc",
+        "--edition",
+        "2021",
+        "-D",
+        "warnings",
+        tmp_path / "main.rs",
+        "-o",
+        tmp_path / "main",
+    ]
     subprocess.run(line, check=True)
     done = subprocess.run([tmp_path / "main"], cwd=GOLDEN, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [

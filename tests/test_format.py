@@ -80,7 +80,7 @@ def test_the_example_says_the_truth() -> None:
             scales = {place + b for place, what in kind.scales for b in range(2 if what == "f16" else 1)}
             assert all(block[b] == (53 * k + 7 * b) % 256 for b in range(kind.size) if b not in scales)
             for place, what in kind.scales:
-                found, expected = block[place], 52 + k
+                found, expected = float(block[place]), 52.0 + k
                 if what == "f16":
                     found, expected = struct.unpack_from("<e", block, place)[0], (k + 1) / 64
                 assert found == (0 if (k, place) == (20, 2) else 255 if k == 68 else expected)

@@ -7,6 +7,7 @@ import json
 import re
 import struct
 from pathlib import Path
+from typing import Any
 
 import gguf
 import pytest
@@ -167,12 +168,12 @@ def test_r17_what_was_asked_for_and_left_out(whole: Pair, tmp_path: Path) -> Non
 
 def test_r18_the_census(whole: Pair, tmp_path: Path) -> None:
     convert_file(whole[0], tmp_path / "some.dpl", include=["experts"])
-    expected = [{"type": F32_TENSOR, "name": "F32", "tensors": 1, "nbytes": 12}]
+    expected: list[dict[str, Any]] = [{"type": F32_TENSOR, "name": "F32", "tensors": 1, "nbytes": 12}]
     for kind in KINDS:
         left = [t for t in whole_model().tensors if t.type == kind.number and t.name != "experts"]
         nbytes = sum(len(tensor.payload()) for tensor in left)
         expected.append({"type": kind.number, "name": kind.name, "tensors": len(left), "nbytes": nbytes})
-    expected.append({"type": 42, "name": "type 42", "tensors": 1, "nbytes": None})  # type: ignore[dict-item]
+    expected.append({"type": 42, "name": "type 42", "tensors": 1, "nbytes": None})
     found = read(tmp_path / "some.dpl").manifest["skipped"]
     assert sorted(found, key=lambda kind: kind["type"]) == sorted(expected, key=lambda kind: kind["type"])
     assert Q6_K in {kind["type"] for kind in found}

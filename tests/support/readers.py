@@ -50,7 +50,7 @@ def compiled(language: str, *options: str) -> Path:
     if compiler is None:
         pytest.skip(f"no compiler for {language}")
     if language == "cpp":
-        line = [compiler, "-std=c++17", *WARNINGS, *options, CONSUMERS / "cpp" / "digests.cpp"]
+        line: list[str | Path] = [compiler, "-std=c++17", *WARNINGS, *options, CONSUMERS / "cpp" / "digests.cpp"]
     else:
         line = [compiler, "--edition", "2021", "-D", "warnings", "-C", "overflow-checks", *options]
         line.append(CONSUMERS / "rust" / "digests.rs")

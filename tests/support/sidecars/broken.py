@@ -70,8 +70,8 @@ def layouts() -> Iterator[Forge]:
     """Every member of a known layout missing or another, more members, more layouts, fewer, another order."""
     sound = canonical(tiny().manifest)
     for path in paths(tiny().manifest["layouts"]):
-        values = (..., 1, False, True, "d", []) if path[0] in {0, 10} or len(path) == 1 else ()
-        for value in (*values, *([False] if path[-1] == "offset" else [])):
+        values: list[Any] = [..., 1, False, True, "d", []] if path[0] in {0, 10} or len(path) == 1 else []
+        for value in [*values, *([False] if path[-1] == "offset" else [])]:
             forged = changed("layouts", *path, to=value)
             if canonical(forged.manifest) != sound:
                 yield forged

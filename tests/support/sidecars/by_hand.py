@@ -27,7 +27,9 @@ def canonical(value: object) -> str:
 def manifest_of(model: Model, name: str = "model.gguf", types: tuple[int, ...] = (Q6_K,)) -> Json:
     """The manifest that converting `model` has to give, all of these types selected; not sealed yet."""
     head, data = model.parts()
-    tensors, skipped, offset = [], {}, len(head)
+    tensors: list[Json] = []
+    skipped: dict[int, tuple[int, int]] = {}
+    offset = len(head)
     for tensor in model.tensors:
         payload = tensor.payload()
         if tensor.type in types:

@@ -28,7 +28,7 @@ def nibble(a: bytes, j: int) -> int:
 
 def weight(name: str, field: dict[str, bytes], j: int) -> float:
     """Weight j of a block of a type, as the page has it."""
-    d = m = 0.0
+    d, m = 0.0, 0.0
     if "d" in field:
         (d,) = struct.unpack("<e", field["d"])
     if "dm" in field:
@@ -46,14 +46,14 @@ def weight(name: str, field: dict[str, bytes], j: int) -> float:
     if name == "IQ4_NL":
         return d * K[nibble(qs, j)]
     if name == "MXFP4":
-        return float(2.0 ** (field["e"][0] - 128) * E[nibble(qs, j)])
+        return float(E[nibble(qs, j)]) * float(2.0 ** (field["e"][0] - 128))
     if name == "Q6_K":
         low = field["ql"][64 * (j // 128) + j % 64] >> 4 * (j % 128 // 64) & 15
         high = field["qh"][32 * (j // 128) + j % 32] >> 2 * (j % 128 // 32) & 3
         return d * float(struct.unpack("<16b", field["scales"])[j // 16]) * (low + 16 * high - 32)
     if name == "IQ4_XS":
         i = j // 32
-        (high,) = struct.unpack("<H", field["scales_h"])
+        high = int.from_bytes(field["scales_h"], "little")
         scale = (field["scales_l"][i // 2] >> 4 * (i % 2) & 15) + 16 * (high >> 2 * i & 3)
         return d * (scale - 32) * K[nibble(qs[16 * i :], j % 32)]
     quant = qs[32 * (j // 128) + j % 32] >> 2 * (j % 128 // 32) & 3
