@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +16,7 @@ import pytest
 from repack.errors import Damaged
 from repack.gguf.index import read_index
 from repack.sidecar.checks import from_json
+from repack.sidecar.reader import Sidecar
 from tests.support.calls import MIB, Done, call, listing
 from tests.support.models import ARRAY, F32_TENSOR, STRING, U8, U16, U32, Model, T, pair, q6_k_tensor, string
 from tests.support.sidecars.by_hand import canonical, framed, header_of, manifest_of, sealed, tiny_model
@@ -93,7 +97,7 @@ def test_a_model_of_the_most_tensors_supported(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 1 << 16, 0) + table)
     done = call("repack", path, "-o", tmp_path / "out", memory=256 * MIB)
-    done.refused(5, "no Q6_K tensor")
+    done.refused(5, "no tensor of type Q6_K", "65536 F32")
 
 
 def test_a_vocabulary_of_a_million_is_skipped(tmp_path: Path) -> None:
@@ -103,10 +107,51 @@ def test_a_vocabulary_of_a_million_is_skipped(tmp_path: Path) -> None:
     call("repack", tmp_path / "m.gguf", "-o", tmp_path / "out", memory=256 * MIB).refused(5)
 
 
-def test_more_shards_than_supported(tmp_path: Path) -> None:
-    pairs = (pair("split.count", U16, 65535), pair("split.no", U16, 0))
-    Model([q6_k_tensor("a", (256,))], pairs).write(tmp_path / "m-00001-of-65535.gguf")
-    refused_cheaply(tmp_path / "m-00001-of-65535.gguf", "split.count", "512")
+def test_a_claim_of_as_many_shards_as_a_name_can_count(tmp_path: Path) -> None:
+    for count in (65_535, 99_999):
+        pairs = (pair("split.count", U32, count), pair("split.no", U16, 0))
+        path = Model([q6_k_tensor("a", (256,))], pairs).write(tmp_path / f"m-00001-of-{count}.gguf")
+        refused_cheaply(path, f"{count - 1} of {count} shards are missing")
+
+
+def test_more_shards_than_files_may_be_open(tmp_path: Path) -> None:
+    """One tensor a shard, and no more descriptors than a small container leaves."""
+    count, limit = 600, 40
+    tensors = [q6_k_tensor(f"t{number}", (256, 2), number) for number in range(count)]
+    for number, tensor in enumerate(tensors):
+        keys = {"split.count": count, "split.no": number, "split.tensors.count": count}
+        pairs = [pair(key, U16, value) for key, value in keys.items()]
+        Model([tensor], pairs).write(tmp_path / f"m-{number + 1:05d}-of-{count:05d}.gguf")
+
+    def few() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+
+    model = tmp_path / f"m-00001-of-{count:05d}.gguf"
+    done = call("repack", "--quiet", model, "-o", tmp_path / "out", before=few)
+    assert (done.code, done.err) == (0, "")
+    done = call("verify", "--quiet", model, tmp_path / "out", before=few)
+    assert (done.code, done.err) == (0, "")
+    with Sidecar(tmp_path / "out") as sidecar:
+        for tensor in tensors:
+            assert sidecar[str(tensor.name)].unpack().tobytes() == tensor.payload()
+
+
+@pytest.mark.parametrize(("kind", "weights", "nbytes"), [(14, 256, 210), (8, 32, 34), (39, 32, 17)])
+def test_rows_as_long_as_supported_take_no_more_memory(kind: int, weights: int, nbytes: int, tmp_path: Path) -> None:
+    """Rows of 8 MiB, some twenty million weights, with as many threads as anyone asks for."""
+    n, rows = (8 << 20) // nbytes, 12
+    head, _ = Model([T("long", (n * weights, rows), kind, b"", 0)]).parts()
+    path = sparse(tmp_path / "m.gguf", head, len(head) + n * nbytes * rows)
+    code = (
+        "import sys; from repack import convert_file;"
+        "convert_file(sys.argv[1], sys.argv[2], types=['all'], threads=16);"
+        "print(*[line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, path, tmp_path / "out"], check=True, capture_output=True, text=True
+    )
+    assert int(done.stdout) < 110 * 1024, "KiB: the interpreter with NumPy takes 31 MB, the buffers 48"
+    (tmp_path / "out").unlink()
 
 
 def test_shards_that_are_missing_are_listed_but_not_all(tmp_path: Path) -> None:
@@ -157,7 +202,7 @@ def test_a_sidecar_of_a_terabyte(tmp_path: Path) -> None:
 def test_a_sidecar_of_40_000_tensors_of_another_model(tmp_path: Path) -> None:
     """Selection in linear time, and not a line for each of them on the screen."""
     manifest = manifest_of(tiny_model())
-    one = {**manifest["tensors"][0], "ne": [256, 0], "rows": 0, "nbytes": 0, "zero_d": 0, "nonfinite_d": 0}
+    one = {**manifest["tensors"][0], "ne": [256, 0], "rows": 0, "nbytes": 0, "zero_scales": 0, "nonfinite_scales": 0}
     tensors = [{**one, "name": f"blk.{number}"} for number in range(25_000)]
     path = tmp_path / "model.dpl"
     path.write_bytes(framed(header_of({**manifest, "tensors": tensors}), b""))

@@ -1,4 +1,4 @@
-"""Ends in the middle of the work, kinds 37 and 38: the old file, no file or the whole new one; nothing beside it."""
+"""Ends in the middle of the work: the old file, no file or the whole new one; nothing beside it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from repack.command.ending import run
-from repack.files.signals import raise_on_signals
+from repack.files.signals import ENDING, raise_on_signals
 from tests.support import faults
 from tests.support.calls import COMMANDS, Done, call, call_function, listing
 from tests.support.sidecars.by_hand import tiny_model
@@ -22,7 +22,10 @@ from tests.support.sidecars.by_hand import tiny_model
 OLD = b"what was there before"
 STEP = int(os.environ.get("DPL_EVERY_LINE", "3"))
 """Of the lines in test_a_signal_at_every_line every third is tried; all of them with DPL_EVERY_LINE=1."""
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),
+    *(signal.SIGALRM, signal.SIGXCPU, signal.SIGRTMAX),
+)
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +136,7 @@ def test_a_signal_at_every_operation(old: bool, number: int, whole: bytes, tmp_p
 def test_a_signal_at_every_line(whole: bytes, tmp_path: Path) -> None:
     """The window between two lines is where clean-ups fail: all of them in the files that write, in the main thread."""
     arguments = prepare(tmp_path, old=False)
-    files = {"console.py", "output.py", "convert.py", "pipeline.py", "signals.py", "files.py"}
+    files = {"ending.py", "console.py", "output.py", "partial.py", "convert.py", "pipeline.py", "signals.py"}
 
     def convert_and_strike(at: int) -> tuple[int, int]:
         lines = 0
@@ -149,8 +152,9 @@ def test_a_signal_at_every_line(whole: bytes, tmp_path: Path) -> None:
                 lines += 1
             return trace
 
-        for number in SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
+        for number in ENDING:
+            if signal.getsignal(number) is not None:
+                signal.signal(number, signal.SIG_DFL)
         raise_on_signals()  # as in a process of its own; the run before this one has left them ignored
         sys.settrace(trace)
         code = run(COMMANDS["repack"], arguments)
