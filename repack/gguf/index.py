@@ -95,8 +95,6 @@ def read_index(path: Path) -> GGUFIndex:
     """
     shard, tensors, metadata = _read_shard(path, 0)
     count = shard_count(path, metadata)
-    if count == 1:
-        return GGUFIndex((shard,), tensors, metadata)
     shards, all_tensors = [shard], list(tensors)
     for number, sibling in enumerate(siblings_of(path, count, metadata), start=1):
         other, more, other_metadata = _read_shard(sibling, number)
@@ -107,7 +105,7 @@ def read_index(path: Path) -> GGUFIndex:
             raise Damaged(f"has more than the {MAX_TENSORS} tensors supported in its shards", where=shown(path))
     total = metadata.get("split.tensors.count", len(all_tensors))
     if total != len(all_tensors):
-        what = "the shards do not hold the model's tensors"
+        what = "the shards do not hold the model's tensors" if count > 1 else "does not hold all of its tensors"
         raise Damaged(what, where=shown(path), found=len(all_tensors), expected=shown(total))
     _refuse_duplicates(all_tensors, shown(path))
     return GGUFIndex(tuple(shards), tuple(all_tensors), metadata)

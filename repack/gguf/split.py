@@ -29,7 +29,7 @@ def shard_count(path: Path, metadata: Mapping[str, Scalar]) -> int:
 
 
 def siblings_of(path: Path, count: int, metadata: Mapping[str, Scalar]) -> list[Path]:
-    """The files of the other shards of the model whose first shard is `path`."""
+    """The files of the other shards of the model whose first shard is `path`; none if it is the only one."""
     name, number = _NAME.fullmatch(path.name), metadata.get("split.no", 0)
     if not isinstance(number, int) or not 0 <= number < count:
         raise Damaged(
@@ -43,6 +43,8 @@ def siblings_of(path: Path, count: int, metadata: Mapping[str, Scalar]) -> list[
         raise UsageError(
             f"is shard {number + 1} of {count} of a split model", where=shown(path), hint=f"give {shown(first)}"
         )
+    if count == 1:
+        return []
     if not name or int(name["no"]) != 1 or int(name["count"]) != count:
         raise Damaged(
             f"is the first of {count} shards but is not named so, the others cannot be found",
