@@ -37,6 +37,8 @@ def _failed(kind: type[BaseException], error: BaseException, trace: TracebackTyp
             sys.__excepthook__(kind, error, trace)
         if isinstance(error, ModuleNotFoundError):
             leave(f"the Python package `{error.name}` is missing; see {INSTALLATION}", ENVIRONMENT)
+        if isinstance(error, MemoryError):
+            leave("out of memory", ENVIRONMENT)
         while error.__cause__ is not None:
             error = error.__cause__
         trace = error.__traceback__

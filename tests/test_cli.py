@@ -31,7 +31,11 @@ def test_the_main_job(model: Path) -> None:
     out = model.with_suffix(".dpl")
     done = call("repack", model, "-o", out)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "6 Q6_K of 8; not converted: 1 F32, 1 type 42" in done.stdout
+    assert "6 of 8 are converted" in done.stdout
+    assert [line.split(None, 3) for line in done.stdout.splitlines() if line.startswith(("F32", "type 42"))] == [
+        ["F32", "1", "12", "no blocks to rearrange"],
+        ["type", "42", "1", "?  unknown type"],
+    ]
     assert done.stdout.isascii()
     done = call("verify", model, out)
     assert done.returncode == 0
@@ -102,38 +106,6 @@ def test_output_is_complete_in_every_environment(pair: Pair, env: dict[str, str]
     assert "PROVEN" in done.stdout
 
 
-def test_a_reader_that_goes_away_changes_nothing(pair: Pair) -> None:
-    for module, arguments in (("verify", [*pair]), ("repack", [pair[0], "--dry-run"])):
-        command = [sys.executable, "-m", module, *map(str, arguments)]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=NO_COLOUR)
-        assert child.stdout
-        child.stdout.close()
-        _, errors = child.communicate(timeout=60)
-        assert (child.returncode, errors) == (0, b"")
-
-
-def test_a_full_disk_under_stdout_is_no_success(pair: Pair) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full here")
-    with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-m", "verify", *map(str, pair)]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=NO_COLOUR)
-    assert done.returncode == 4
-    assert "no space left" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
-def test_closed_streams(pair: Pair, closed: str) -> None:
-    model, sidecar = pair
-    before = model.read_bytes()
-    line = f"exec '{sys.executable}' -m repack '{model}' -o '{sidecar}' --force {closed}"
-    assert subprocess.run(["bash", "-c", line], check=False, capture_output=True, env=NO_COLOUR).returncode == 0
-    line = f"exec '{sys.executable}' -m verify '{model}' '{sidecar}' {closed}"
-    assert subprocess.run(["bash", "-c", line], check=False, capture_output=True, env=NO_COLOUR).returncode == 0
-    assert model.read_bytes() == before
-
-
 def test_a_terminal_gets_colour_and_everything(pair: Pair) -> None:
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "verify", *map(str, pair)]
@@ -195,11 +167,3 @@ def test_paths_that_name_no_file(model: Path, path: str) -> None:
     assert "does not name a file" in one_line_error(call("repack", model, "-o", path), 2)
     assert "does not name a file" in one_line_error(call("verify", model, path), 2)
     assert not (model.parent / "folder").exists()
-
-
-def test_a_machine_that_allows_no_more_memory(model: Path) -> None:
-    line = f"ulimit -v 300000; exec '{sys.executable}' -m repack '{model}' -o '{model}.dpl'"
-    done = subprocess.run(["bash", "-c", line], check=False, capture_output=True, text=True, env=NO_COLOUR)
-    assert done.returncode in {0, 4}  # enough for some builds of NumPy
-    assert "internal error" not in done.stderr
-    assert "Traceback" not in done.stderr

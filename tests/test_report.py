@@ -212,7 +212,7 @@ def test_a_sidecar_alone_is_never_called_proven(files: tuple[Path, Path]) -> Non
 def test_repack_json(files: tuple[Path, Path], way: str, tmp_path: Path) -> None:
     model, sidecar = files
     report = tmp_path / "r.json"
-    report.write_text('{"exit_code": 0}')
+    report.write_text('{"format": {"name": "gguf-dpl conversion"}, "exit_code": 0}')
     extra = ["--dry-run"] if way == "planned" else []
     if way == "exists":
         sidecar.write_bytes(b"old")

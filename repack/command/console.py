@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TextIO, cast
+from typing import Literal, TextIO, cast
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console as Rich
@@ -69,9 +69,16 @@ class Console:
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
         """Show a table; columns whose index is in `right` are aligned to the right. Cells are never cut."""
         terminal = self._out.isatty()
-        table = Table(box=SIMPLE_HEAD if terminal else None, padding=(0, 1), show_edge=False, pad_edge=False)
+        table = Table(
+            box=SIMPLE_HEAD if terminal else None,
+            padding=(0, 1, 0, 0) if terminal else (0, 2, 0, 0),
+            show_edge=False,
+            pad_edge=False,
+            header_style="",
+        )
         for index, name in enumerate(header):
-            table.add_column(name, justify="right" if index in right else "left", overflow="fold")
+            justify: Literal["left", "right"] = "right" if index in right else "left"
+            table.add_column(Text(name, style="bold"), justify=justify, overflow="fold")
         for row in rows:
             table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
         self._show("", table)

@@ -88,7 +88,7 @@ def _refuse_unfit(path: Path, where: str) -> None:
             hint = "give it a file name of its own; - is standard output"
             raise UsageError("is not a regular file", where=where, hint=hint)
     except OSError as error:
-        if path.is_symlink():
+        if os.path.islink(path):  # noqa: PTH114 - unlike Path.is_symlink it raises nothing
             raise UsageError("is a symlink that leads nowhere", where=where) from None
         if working_folder_is_gone(path):
             raise UsageError("the working directory has been deleted", where=where) from None
@@ -110,7 +110,7 @@ def _refuse_foreign(path: Path, kind: str, where: str) -> None:
     except OSError as error:
         raise os_failure(error, f"{where}: cannot be read, so it is not replaced") from None
     if head and not _MARKS[kind].match(head):
-        what = f"is not a {kind} report of gguf-dpl, it will not be replaced"
+        what = f"is not a report that --{kind} made, it will not be replaced"
         raise UsageError(what, where=where, hint="choose another name, or remove it")
 
 

@@ -31,6 +31,8 @@ NASTY = {
     "empty": "",
     "spaces": "   ",
     "a workflow command": "::error file=x::y\n::set-output name=z::1",
+    "a workflow command alone": "::add-mask::x",
+    "commands of other CI servers": "x ##[error]y ##vso[task.setvariable variable=z]1 ###teamcity[buildStop]",
     "a format": "{0} {x} %s %(x)s ${HOME} `id`",
     "XML": "<a href='x'>&amp;]]></a><!--",
     "10,000 letters": "n" * 10_000,
@@ -40,10 +42,12 @@ NASTY = {
 
 
 def only_safe(text: str) -> None:
-    """ASCII but for the lines that a table may draw; no control character but the end of a line. Tables cut nothing."""
+    """ASCII but for a table's lines; no control character but the end of a line; no workflow command."""
     for line in text.splitlines():
         bad = {char for char in line if not (char.isascii() and char.isprintable()) and char not in "─"}
         assert not bad, ascii(line)
+        assert not line.lstrip().startswith("::"), line
+        assert "##" not in line, line
 
 
 @pytest.mark.parametrize("kind", NASTY)
