@@ -16,19 +16,30 @@ from safetensors import deserialize
 
 from repack.errors import DplError
 from repack.gguf.index import header_sha256, read_index
+from repack.layout import TYPES
 from repack.plan import as_entry, make_plan
 from repack.sidecar.reader import Sidecar
-from tests.support.models import dpl_by_hand
+from tests.support.independent import TABLE, blocks, pack
+from tests.support.models import Model, T
 from tests.support.sidecars import by_hand as sidecars
-from verify.pairs import Pair, opened
-from verify.stages import header as checks
-from verify.stages import selection
+from verify.pairs import Pair, StageFailure, opened
+from verify.stages import model
 from verify.stages.contents import check_contents
+from verify.stages.header import check_sidecar
 from verify.verdict import Status, Verdict
 
-MODEL = sidecars.tiny_model()
-MANIFEST = sidecars.manifest_of(MODEL)
-DATA = sidecars.data_of(MODEL)
+ASKED = (8, 14, 39)
+MODEL = Model(
+    [
+        *sidecars.tiny_model().tensors,
+        T("d", (96, 3), 8, blocks(TABLE[8], 9)),
+        T("e", (32,), 39, blocks(TABLE[39], 1)),
+        T("f", (256, 1), 10, blocks(TABLE[10], 1)),
+    ]
+)
+"""Three types that are asked for, and two others."""
+MANIFEST = sidecars.manifest_of(MODEL, types=ASKED)
+DATA = sidecars.data_of(MODEL, ASKED)
 
 
 class MemoryFile:
@@ -51,23 +62,25 @@ _INDEX = read_index(_SOURCE.path)
 
 
 def gguf_index(data: bytes) -> None:
-    """A model's header: the tensors that come out lie in the file, apart from each other, under unique names."""
+    """A model's header: tensors that are chosen lie in the file, apart from all others, under unique names."""
     path = _INPUT.fill(data)
     with contextlib.suppress(DplError):
         index = read_index(path)
-        end = 0
-        for tensor in sorted(index.tensors, key=lambda tensor: tensor.offset):
-            assert 1 <= len(tensor.ne) <= 4
-            if tensor.nbytes:
-                assert end <= tensor.offset
-                end = tensor.offset + tensor.nbytes
-            assert tensor.offset % index.shards[0].alignment == index.shards[0].data_offset % index.shards[0].alignment
-        assert end <= len(data)
         assert len({tensor.name for tensor in index.tensors}) == len(index.tensors)
         with open(path, "rb") as file:  # noqa: PTH123 - a descriptor is needed
             header_sha256(file.fileno(), index.shards[0])
-        for tensor in make_plan(path).selected:
-            assert as_entry(tensor).nbytes == prod(tensor.ne) // 256 * 210
+        chosen = make_plan(path, types=tuple(TYPES.values())).selected
+        others = [(t.offset, t.offset + t.nbytes, t.name) for t in index.tensors if t.nbytes]
+        for tensor in chosen:
+            kind, shard = TABLE[tensor.type], index.shards[0]
+            assert 1 <= len(tensor.ne) <= 4
+            nbytes = prod(tensor.ne) // kind.weights * kind.size
+            assert as_entry(tensor).nbytes == nbytes
+            end = tensor.offset + nbytes
+            assert not nbytes or end <= len(data)
+            assert (tensor.offset - shard.data_offset) % shard.alignment == 0
+            clash = [name for begin, stop, name in others if begin < end and tensor.offset < stop]
+            assert set(clash) <= {tensor.name}
 
 
 def sidecar(data: bytes) -> None:
@@ -87,27 +100,25 @@ def verify_checks(data: bytes) -> None:
     verdict = Verdict("model", "sidecar")
     try:
         with opened(_INPUT.fill(raw), _INDEX) as files:
-            header = checks.check_sidecar(files, verdict)
-            if header is None:
-                assert verdict.exit_code == 3
-                return
-            manifest, start = header
-            comparable = selection.check_selection(manifest, _INDEX, "sidecar", verdict)
-            selection.check_source(manifest, _INDEX, files, verdict)
+            manifest, start = check_sidecar(files)
+            comparable = model.check_selection(manifest, _INDEX, "sidecar", verdict)
+            model.check_source(manifest, _INDEX, files, verdict)
             pairs, offset = [], start
             for entry in manifest.tensors:
                 pairs.append(Pair(entry, offset, comparable.get(entry.name)))
                 offset += entry.dpl_nbytes
             check_contents(pairs, files, verdict, threads=1)
-    except DplError:
+    except StageFailure:
         return
     if any(outcome.status is Status.FAILED for outcome in verdict.outcomes):
         assert verdict.exit_code in {1, 3}
         return
     left_out = set(manifest.left_out)
-    expected = [tensor for tensor in MODEL.tensors if tensor.type == 14 and tensor.name not in left_out]
+    expected = [tensor for tensor in MODEL.tensors if tensor.type in manifest.types and tensor.name not in left_out]
     assert [entry.name for entry in manifest.tensors] == [tensor.name for tensor in expected]
-    assert raw[start:] == b"".join(dpl_by_hand(tensor.payload(), tensor.ne[0] // 256) for tensor in expected)
+    kinds = [TABLE[tensor.type] for tensor in expected]
+    data = [pack(t.payload(), kind, t.ne[0] // kind.weights) for t, kind in zip(expected, kinds, strict=True)]
+    assert raw[start:] == b"".join(data)
 
 
 def as_sidecar(data: bytes) -> bytes:
@@ -125,7 +136,7 @@ def as_sidecar(data: bytes) -> bytes:
 
 SEEDS = {
     "gguf_index": [MODEL.to_bytes()],
-    "sidecar": [sidecars.sidecar_of(MODEL), sidecars.canonical(MANIFEST).encode(), b"=" + DATA],
-    "verify_checks": [sidecars.sidecar_of(MODEL), sidecars.canonical(MANIFEST).encode(), b"=" + DATA],
+    "sidecar": [sidecars.sidecar_of(MODEL, types=ASKED), sidecars.canonical(MANIFEST).encode(), b"=" + DATA],
+    "verify_checks": [sidecars.sidecar_of(MODEL, types=ASKED), sidecars.canonical(MANIFEST).encode(), b"=" + DATA],
 }
 TARGETS = {"gguf_index": gguf_index, "sidecar": sidecar, "verify_checks": verify_checks}

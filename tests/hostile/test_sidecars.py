@@ -143,7 +143,7 @@ DAMAGED: dict[str, tuple[bytes | Callable[[], bytes], tuple[str, ...]]] = {
     "a sound file of version 1": (version_1, ("format 1, convert again",)),
     "another format": (remade("format", "name", value="zip"), ("`name`", "zip")),
     "another layout": (remade("layouts", 0, "planes", 0, "bytes", value=129), ("another layout of type 14",)),
-    "a layout whose zero is false": (remade("layouts", 0, "planes", 0, "offset", value=False), ("another layout of type 14",)),
+    "a layout whose zero is false": (remade("layouts", 0, "planes", 0, "offset", value=False), ("another layout",)),
     "a layout too many": (
         remade("layouts", value=[json.loads(TABLE[8].layout()), *MANIFEST["layouts"]]),
         ("no tensor uses", "[8]"),
@@ -221,7 +221,7 @@ DIFFERENT: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "another order": (sidecar_of(SWAPPED), ("elsewhere",)),
     # sealed lies
     "bytes of no model under right digests": (framed(header_of(MANIFEST), OTHER_DATA), ("SHA-256", "ql[0]")),
-    "counts that are wrong": (remade("tensors", 0, "zero_scales", value=1), ("zero d is wrong",)),
+    "counts that are wrong": (remade("tensors", 0, "zero_scales", value=1), ("zero scales is wrong",)),
     "an offset that is wrong": (remade("tensors", 0, "offset", value=224), ("stands elsewhere",)),
     "a census that is wrong": (remade("skipped", value=[]), ("census",)),
     "a shape that is wrong": (
@@ -280,7 +280,7 @@ def test_weights_changed_in_place(tmp_path: Path) -> None:
     done = call("verify", "--quiet", model, sidecar)
     assert done.code == 1
     assert "error: digests" not in done.err
-    assert "`c`: 1 of 4 rows differ from the model, first expert 1, row 1, super-block 1, qh[58]: 0x" in done.err
+    assert "`c`: 1 of 4 rows differ from the model, first expert 1, row 1, block 1, qh[58]: 0x" in done.err
 
 
 @pytest.mark.parametrize("ne", [[0, 1 << 62], [256, 0, 1 << 54], [256, 1 << 54, 0], [0], [0, 0, 0, 0]])

@@ -110,10 +110,10 @@ def data_of(model: Model, types: tuple[int, ...] = (Q6_K,)) -> bytes:
     return b"".join(pack(t.payload(), TABLE[t.type], t.ne[0] // TABLE[t.type].weights) for t in chosen)
 
 
-def sidecar_of(model: Model, manifest: Json | None = None) -> bytes:
-    """The bytes of a sidecar of all Q6_K tensors, by default the right one."""
-    facts = manifest_of(model) if manifest is None else manifest
-    return framed(header_of(facts), data_of(model))
+def sidecar_of(model: Model, manifest: Json | None = None, types: tuple[int, ...] = (Q6_K,)) -> bytes:
+    """The bytes of a sidecar of all tensors of these types, by default the right one."""
+    facts = manifest_of(model, types=types) if manifest is None else manifest
+    return framed(header_of(facts), data_of(model, types))
 
 
 def write_pair(folder: Path, model: Model, sidecar: bytes | None = None) -> tuple[Path, Path]:
