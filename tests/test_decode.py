@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from repack.errors import EnvironmentFailure
-from repack.layout import DEFAULT
+from repack.gguf.index import GGUFIndex, Tensor, read_index
+from repack.layout import DEFAULT, TYPES
 from repack.sidecar.manifest import Entry
 from repack.sidecar.reader import Sidecar
 from tests.support.models import Q6_K, Model, T, q6_k
@@ -34,9 +35,10 @@ def emulating(change: Callable[[TensorResult], TensorResult] = lambda result: re
     """A GPU that is none: it reads the native rows and emulates."""
 
     def check(tensor: TensorRows, vectors: Sequence[Activations], forms: Sequence[Form]) -> TensorResult:
-        native = np.empty((tensor.rows, 210 * tensor.n), np.uint8)
+        native = np.empty((tensor.rows, tensor.quant.block_bytes * tensor.n), np.uint8)
         tensor.read_native(0, tensor.rows, native)
-        bits = {form: out.view(np.uint32) for form, out in decode_forms(native, tensor.n, vectors, forms).items()}
+        outputs = decode_forms(tensor.quant, native, tensor.n, vectors, forms)
+        bits = {form: out.view(np.uint32) for form, out in outputs.items()}
         return change(TensorResult(bits, None, (), (), Seconds(1.0, 0.25, 0.25, 0.25, 0.25)))
 
     return check
@@ -44,8 +46,6 @@ def emulating(change: Callable[[TensorResult], TensorResult] = lambda result: re
 
 @contextlib.contextmanager
 def decoded(pair: FilesPair, gpu: CheckTensor | None, rows: int | None = 4) -> Iterator[Verdict]:
-    from repack.gguf.index import read_index
-
     index = read_index(pair[0])
     sources = {tensor.name: tensor for tensor in index.tensors}
     with Sidecar(pair[1]) as sidecar:
@@ -132,7 +132,7 @@ def test_a_required_gpu_that_is_not_there(pair: FilesPair, monkeypatch: pytest.M
     def none(device: int | None = None) -> None:
         raise EnvironmentFailure("no usable GPU", hint="look at nvidia-smi")
 
-    monkeypatch.setattr("verify.gpu.device.preflight", none)
+    monkeypatch.setattr("verify.run.preflight", none)
     for options in (Options(require_gpu=True), Options(device="gpu"), Options(device="3")):
         verdict = judge(*pair, options)
         assert verdict.exit_code == 4
@@ -141,7 +141,9 @@ def test_a_required_gpu_that_is_not_there(pair: FilesPair, monkeypatch: pytest.M
     assert verdict.exit_code == 0
     (bandwidth,) = verdict.of("bandwidth")
     assert bandwidth.status is Status.SKIPPED
-    assert "no usable GPU" in bandwidth.detail
+    assert bandwidth.detail == "no usable GPU"
+    assert verdict.no_gpu == "no usable GPU; look at nvidia-smi"
+    assert verdict.environment["gpu"] == "none: no usable GPU; look at nvidia-smi"
     assert judge(*pair, Options(device="cpu", require_gpu=True)).exit_code == 2
 
 
@@ -150,18 +152,33 @@ def entry(name: str, *ne: int) -> Entry:
 
 
 def test_how_one_token_uses_the_shapes() -> None:
+    def index(names: Sequence[str], metadata: dict[str, str | int]) -> GGUFIndex:
+        return GGUFIndex((), tuple(Tensor(name, 0, (1,), 0, None, 0) for name in names), metadata)
+
     entries = [
         entry("blk.0.ffn_down.weight", 512, 40),
         entry("blk.1.ffn_down.weight", 512, 40),
         entry("blk.0.ffn_down_exps.weight", 256, 30, 8),
         entry("token_embd.weight", 768, 1000),
-        entry("output.weight", 768, 1000),
+        entry("output.weight", 768, 900),
         entry("empty", 256, 0),
     ]
-    metadata: dict[str, str | int] = {"general.architecture": "moe", "moe.expert_used_count": 2}
-    assert uses(entries, metadata) == [Use(DEFAULT, 40, 2, 2), Use(DEFAULT, 60, 1, 1), Use(DEFAULT, 1000, 3, 1)]
-    assert uses(entries[2:3], {}) == [Use(DEFAULT, 240, 1, 1)]
-    assert uses([entry("token_embd.weight", 256, 9)], {}) == [Use(DEFAULT, 9, 1, 1)]
+    moe = index(["output.weight"], {"general.architecture": "moe", "moe.expert_used_count": 2})
+    assert uses(entries, moe) == [Use(DEFAULT, 40, 2, 2), Use(DEFAULT, 60, 1, 1), Use(DEFAULT, 900, 3, 1)]
+    assert uses(entries[2:3], index([], {})) == [Use(DEFAULT, 240, 1, 1)]
+    assert uses(entries[3:4], index([], {})) == [Use(DEFAULT, 1000, 3, 1)]
+    assert uses(entries[3:4], moe) == [], "only looked up, although output.weight is of another type"
+
+
+def test_types_and_their_shapes_are_kept_apart() -> None:
+    q8_0, iq4_xs = TYPES[8], TYPES[23]
+    entries = [
+        entry("a", 512, 40),
+        replace(entry("b", 512, 40), quant=q8_0),
+        replace(entry("c", 512, 40), quant=iq4_xs),
+    ]
+    found = uses(entries, GGUFIndex((), (), {}))
+    assert found[:2] == [Use(DEFAULT, 40, 2, 1), Use(q8_0, 40, 16, 1)]
 
 
 def test_the_time_of_one_token() -> None:

@@ -13,9 +13,9 @@ from repack.layout import DEFAULT
 from tests.conftest import mixed_model
 from tests.support import independent
 from tests.support.models import Q6_K, STRING, Model, T, pair, q6_k, q6_k_tensor
-from verify.contract import oracle
 from verify.run import Options, verify
 from verify.stages.contents import place_in_block
+from verify.stages.oracle import sample_rows
 from verify.verdict import STAGES, Status, Verdict
 
 Pair = tuple[Path, Path]
@@ -207,43 +207,13 @@ def test_gemma_is_proven_row_by_row(gemma: Path, tmp_path: Path) -> None:
     assert verdict.bytes_compared == 9 * 1_075_200
 
 
-def test_the_float64_oracle_is_ggmls_own_dequantizer() -> None:
-    libgguf = pytest.importorskip("libgguf")
-    native = np.frombuffer(q6_k(5 * 40), np.uint8).reshape(40, 5 * 210)
-    weights = libgguf.dequantize_rows(native, libgguf.GGMLQuantizationType.Q6_K)
-    reference = oracle.dequantize(native, 5)
-    assert oracle.worst_error(np.asarray(weights, np.float32).reshape(40, -1), reference)[1] < 1e-7
-
-
-def test_the_oracle_notices_one_wrong_weight() -> None:
-    reference = oracle.dequantize(np.frombuffer(q6_k(20), np.uint8).reshape(4, 1050), 5)
-    values = reference.astype(np.float32)
-    values[2, 77] *= np.float32(1.01)
-    row, error = oracle.worst_error(values, reference)
-    assert row == 2
-    assert error > oracle.TOLERANCE
-    values[3, 0] = np.nan
-    assert oracle.worst_error(values, reference) == (3, np.inf)
-
-
-def test_the_oracle_wants_special_values_in_their_places() -> None:
-    native = np.frombuffer(q6_k(2), np.uint8).reshape(2, 210).copy()
-    native[:, 208:] = np.array([0x7C00, 0x7E00], "<u2").view(np.uint8).reshape(2, 2)
-    reference = oracle.dequantize(native, 1)
-    with np.errstate(invalid="ignore"):
-        values = reference.astype(np.float32)
-    assert oracle.worst_error(values, reference)[1] == 0
-    values[0] = -values[0]
-    assert oracle.worst_error(values, reference) == (0, np.inf)
-
-
 def test_sampled_rows_hold_the_first_and_the_last() -> None:
-    rows = oracle.sample_rows(1_000_000, 64, 3)
+    rows = sample_rows(1_000_000, 64, 3)
     assert (rows[0], rows[-1]) == (0, 999_999)
     assert len(rows) <= 64
-    assert np.array_equal(rows, oracle.sample_rows(1_000_000, 64, 3))
-    assert oracle.sample_rows(5, 64, 0).tolist() == [0, 1, 2, 3, 4]
-    assert oracle.sample_rows(9, 1, 0).tolist() == [0]
+    assert np.array_equal(rows, sample_rows(1_000_000, 64, 3))
+    assert sample_rows(5, 64, 0).tolist() == [0, 1, 2, 3, 4]
+    assert sample_rows(9, 1, 0).tolist() == [0]
 
 
 def test_places_in_a_block() -> None:

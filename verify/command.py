@@ -15,10 +15,10 @@ from repack.command.streams import OUT
 from repack.errors import PROVEN, UsageError, as_failure, shown
 from repack.plan import compiled
 from verify.contract.forms import FORM_NAMES
-from verify.gpu.environment import describe
+from verify.gpu.device import describe
 from verify.reports.delivery import deliver, prepare_reports, without_proof
 from verify.run import Options, verify
-from verify.stages.provenance import parse_sha256
+from verify.stages.model import parse_sha256
 from verify.verdict import Verdict
 
 _SEED = number("a seed", 0, 2**63 - 1)

@@ -7,19 +7,34 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from repack import layout
-from repack.errors import shown
-from repack.files.reading import open_input, read_into
+from repack.errors import Damaged, DplError, as_failure, shown
+from repack.files.reading import Inputs, Stamp, open_input, read_into, stamp
+from repack.gguf.index import GGUFIndex, Tensor
+from repack.rows import Bytes, unpack_rows
 from repack.sidecar.manifest import Entry
 
-if TYPE_CHECKING:
-    from repack.gguf.index import GGUFIndex, Tensor
-from repack.rows import Bytes, unpack_rows
+
+class StageFailure(Exception):
+    """What ends a verification: an error, and the stage that answers for it."""
+
+    def __init__(self, stage: str, error: DplError) -> None:
+        super().__init__(stage, error)
+        self.stage, self.error = stage, error
+
+
+@contextmanager
+def blamed(stage: str) -> Iterator[None]:
+    """Whatever goes wrong in the block is a StageFailure of this stage, unless it is one of another stage already."""
+    try:
+        yield
+    except StageFailure:
+        raise
+    except Exception as error:
+        raise StageFailure(stage, as_failure(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,59 +50,64 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Open descriptors of a sidecar and of a model's shards."""
+    """A sidecar, and the shards of a model. What cannot be read raises a StageFailure: of `container`, of `source`."""
 
     sidecar: int
+    """Its descriptor."""
     sidecar_name: str
-    shards: tuple[int, ...] = ()
-    shard_names: tuple[str, ...] = ()
+    sidecar_stamp: Stamp
+    shards: Inputs
+    """Opened when they are read; none without a model."""
 
     def read_dpl(self, pair: Pair, row: int, out: Bytes) -> None:
         """Fill `out`, uint8 ``[rows, row_stride]``, with the sidecar's rows from `row` on."""
         offset = pair.dpl_offset + row * pair.entry.row_stride
-        read_into(self.sidecar, out.data.cast("B"), offset, f"{self.sidecar_name}: tensor {shown(pair.entry.name)}")
+        with blamed("container"):
+            read_into(self.sidecar, out.data.cast("B"), offset, f"{self.sidecar_name}: tensor {shown(pair.entry.name)}")
 
     def read_native(self, pair: Pair, row: int, out: Bytes) -> None:
-        """Fill `out`, uint8 ``[rows, 210 n]``, with the GGUF's rows from `row` on."""
+        """Fill `out`, uint8 ``[rows, block_bytes * n]``, with the GGUF's rows from `row` on."""
         assert pair.source is not None
-        offset = pair.source.offset + row * layout.BLOCK_BYTES * pair.entry.n
-        where = f"{self.shard_names[pair.source.shard]}: tensor {shown(pair.entry.name)}"
-        read_into(self.shards[pair.source.shard], out.data.cast("B"), offset, where)
-
-    def dpl_rows(self, pair: Pair, rows: npt.NDArray[np.int64]) -> Bytes:
-        """The given rows of the sidecar, uint8 ``[len(rows), row_stride]``."""
-        out = np.empty((len(rows), pair.entry.row_stride), np.uint8)
-        for at, row in enumerate(rows):
-            self.read_dpl(pair, int(row), out[at : at + 1])
-        return out
+        offset = pair.source.offset + row * out.shape[1]
+        with blamed("source"):
+            self.shards.read_into(pair.source.shard, out.data.cast("B"), offset, f"tensor {shown(pair.entry.name)}")
 
     def native_rows(self, pair: Pair, rows: npt.NDArray[np.int64]) -> Bytes:
-        """The given rows of the GGUF, uint8 ``[len(rows), 210 n]``."""
-        out = np.empty((len(rows), layout.BLOCK_BYTES * pair.entry.n), np.uint8)
+        """The given rows of the GGUF, uint8 ``[len(rows), block_bytes * n]``."""
+        out = np.empty((len(rows), pair.entry.quant.block_bytes * pair.entry.n), np.uint8)
         for at, row in enumerate(rows):
             self.read_native(pair, int(row), out[at : at + 1])
         return out
 
     def unpacked_rows(self, pair: Pair, rows: npt.NDArray[np.int64]) -> Bytes:
-        """The given rows of the sidecar in the GGUF's form, uint8 ``[len(rows), 210 n]``."""
-        out = np.empty((len(rows), layout.BLOCK_BYTES * pair.entry.n), np.uint8)
-        unpack_rows(self.dpl_rows(pair, rows), out, pair.entry.quant, pair.entry.n)
+        """The given rows of the sidecar in the GGUF's form, uint8 ``[len(rows), block_bytes * n]``."""
+        entry = pair.entry
+        dpl = np.empty((len(rows), entry.row_stride), np.uint8)
+        for at, row in enumerate(rows):
+            self.read_dpl(pair, int(row), dpl[at : at + 1])
+        out = np.empty((len(rows), entry.quant.block_bytes * entry.n), np.uint8)
+        unpack_rows(dpl, out, entry.quant, entry.n)
         return out
+
+    def refuse_changed(self) -> None:
+        """Raise a StageFailure if a file is not what it was at the start: then nothing is proven about it."""
+        with blamed("container"):
+            if stamp(self.sidecar) != self.sidecar_stamp:
+                raise Damaged("changed while it was checked", where=self.sidecar_name, hint="run the command again")
+        with blamed("source"):
+            self.shards.refuse_changed()
 
 
 @contextmanager
 def opened(sidecar: Path, index: GGUFIndex | None) -> Iterator[Files]:
-    """Open a sidecar and the shards of an indexed model for the time of the block."""
-    paths = [sidecar, *(shard.path for shard in index.shards)] if index else [sidecar]
-    fds: list[int] = []
+    """Open a sidecar, and the shards of an indexed model, for the time of the block."""
+    with blamed("container"):
+        fd = open_input(sidecar)
     try:
-        for path in paths:
-            fds.append(open_input(path))
-        names = tuple(shown(path) for path in paths)
-        yield Files(fds[0], names[0], tuple(fds[1:]), names[1:])
+        with Inputs((shard.path, shard.stamp) for shard in index.shards) if index else Inputs(()) as shards:
+            yield Files(fd, shown(sidecar), stamp(fd), shards)
     finally:
-        for fd in fds:
-            os.close(fd)
+        os.close(fd)
 
 
 def row_name(ne: tuple[int, ...], row: int) -> str:

@@ -5,28 +5,30 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from repack.errors import Damaged, DplError, EnvironmentFailure, NothingToDo, UsageError
+from repack.command.ending import show_traceback
+from repack.errors import EnvironmentFailure, NothingToDo, UsageError
 from repack.files.pipeline import worker_threads
+from repack.gguf.index import GGUFIndex, read_index
+from repack.plan import census
 from repack.sidecar.container import tensor_offsets
 from verify.contract.forms import FORM_NAMES
-from verify.pairs import Files, Pair, opened
+from verify.gpu.device import DeviceInfo, preflight
+from verify.gpu.tensor import check_tensor
+from verify.pairs import Files, Pair, StageFailure, blamed, opened
+from verify.stages.bandwidth import check_bandwidth, uses
 from verify.stages.contents import check_contents
+from verify.stages.decode import Request, decoding
 from verify.stages.header import check_sidecar
-from verify.stages.provenance import check_provenance
+from verify.stages.model import Meter, check_provenance, check_selection, check_source
 from verify.verdict import STAGES, Status, Verdict
 
-if TYPE_CHECKING:
-    from repack.gguf.index import GGUFIndex
-    from verify.gpu.device import DeviceInfo
-
-Meter = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
-"""Makes a progress display: label and total bytes to a context manager that yields a callback for bytes done."""
+_WITH_MODEL = {"selection", "source", "provenance", "bytes", "decode", "oracle", "bandwidth"}
+"""Stages that have nothing to look at without the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,11 @@ class Options:
     expect_sha256: tuple[str, ...] = ()
     """The SHA-256 of each of the model's files, in the order of its shards; none means that it is not looked at."""
 
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether a GPU was asked for, so that it is a failure if none is used."""
+        return self.require_gpu or self.device not in {"auto", "cpu"}
+
 
 def verify(model: Path | None, sidecar: Path, options: Options, meter: Meter) -> Verdict:
     """Check a sidecar against its model, or (model None) by itself. Never raises for what is wrong with the inputs."""
@@ -63,86 +70,78 @@ def verify(model: Path | None, sidecar: Path, options: Options, meter: Meter) ->
         "bench": options.bench,
         "expect_sha256": list(options.expect_sha256),
     }
-    stage = "decode"
+    ended_by = ""
     try:
-        gpu = _find_gpu(options, verdict, model)
-        stage = "source"
-        index = None if model is None else _index(model)
-        stage = "container"
-        with opened(sidecar, index) as files:
-            _run_stages(index, files, options, gpu, meter, verdict)
-    except DplError as error:
-        verdict.failed(stage, error)
-    except MemoryError:
-        verdict.failed(stage, EnvironmentFailure("out of memory"))
-    _fill_in(verdict, model)
+        _run(model, sidecar, options, meter, verdict)
+    except StageFailure as failure:
+        ended_by = failure.stage
+        verdict.failed(failure.stage, failure.error)
+        show_traceback(failure)
+    _fill_in(verdict, options, ended_by)
     verdict.seconds = time.perf_counter() - started
     return verdict
 
 
-def _index(model: Path) -> GGUFIndex:
-    from repack.gguf.index import read_index  # noqa: PLC0415 - of no use without a model
+def _run(model: Path | None, sidecar: Path, options: Options, meter: Meter, verdict: Verdict) -> None:
+    with blamed("decode"):
+        gpu, why_not = _find_gpu(options, verdict, model)
+    with blamed("source"):
+        index = None if model is None else read_index(model)
+    with opened(sidecar, index) as files:
+        if options.expect_sha256:
+            with blamed("provenance"):
+                check_provenance(options.expect_sha256, files, meter, verdict)
+        pairs = _pairs(index, files, options, verdict)
+        with blamed("bytes" if index else "digests"):
+            _check_data(pairs, index, files, options, gpu, meter, verdict)
+        files.refuse_changed()
+    if index is None:
+        return
+    decoded = {outcome.status for outcome in verdict.of("decode")}
+    if options.needs_gpu and decoded <= {Status.SKIPPED}:
+        verdict.skipped("decode", "nothing was decoded on the GPU that was asked for", code=NothingToDo.exit_code)
+    if gpu is None:
+        verdict.skipped("bandwidth", why_not)
+    elif not options.bench:
+        verdict.skipped("bandwidth", "--no-bench")
+    else:
+        check_bandwidth(uses([pair.entry for pair in pairs], index), gpu.l2_bytes, verdict)
 
-    return read_index(model)
 
-
-@dataclass(frozen=True, slots=True)
-class _Gpu:
-    """The GPU that is used, or why none is."""
-
-    info: DeviceInfo | None
-    why_not: str = ""
-
-
-def _no_gpu(why: str) -> _Gpu:
-    return _Gpu(None, why)
-
-
-def _find_gpu(options: Options, verdict: Verdict, model: Path | None) -> _Gpu:
-    """Choose and try the GPU. Raises EnvironmentFailure if one is required and there is none."""
-    required = options.require_gpu or options.device not in {"auto", "cpu"}
+def _find_gpu(options: Options, verdict: Verdict, model: Path | None) -> tuple[DeviceInfo | None, str]:
+    """Choose and try the GPU; or in a few words why none is used. Raises EnvironmentFailure if one is required."""
     if model is None:
-        if required:
+        if options.needs_gpu:
             raise UsageError("there is nothing to do on a GPU without the model", hint="give MODEL.gguf too")
-        return _no_gpu("no model given")
+        return None, "no model given"
     if options.device == "cpu":
         if options.require_gpu:
             raise UsageError("--device cpu and --require-gpu contradict each other")
-        return _no_gpu("--device cpu")
-    from verify.gpu.device import preflight  # noqa: PLC0415 - here, so that it costs nothing without a model
-
+        return None, "--device cpu"
     try:
         info = preflight(int(options.device) if options.device.isdigit() else None)
     except EnvironmentFailure as error:
-        if required:
+        if options.needs_gpu:
             raise
-        return _no_gpu(f"the GPU stages were not run: {error}")
+        verdict.no_gpu = str(error)
+        return None, "no usable GPU"
     verdict.gpu = info.facts()
-    return _Gpu(info)
+    return info, ""
 
 
-def _run_stages(
-    index: GGUFIndex | None, files: Files, options: Options, gpu: _Gpu, meter: Meter, verdict: Verdict
-) -> None:
-    if options.expect_sha256:
-        check_provenance(options.expect_sha256, files, meter, verdict)
-    header = check_sidecar(files, verdict)
-    if header is None:
-        return
-    manifest, data_start = header
+def _pairs(index: GGUFIndex | None, files: Files, options: Options, verdict: Verdict) -> list[Pair]:
+    """The stages that look at headers; returns the tensors to be checked. Raises StageFailure if there are none."""
+    manifest, data_start = check_sidecar(files)
+    verdict.passed("container")
+    verdict.passed("manifest")
     comparable = {}
     if index is not None:
-        from repack.gguf.index import check_tensors  # noqa: PLC0415
-        from verify.stages.selection import check_selection, check_source  # noqa: PLC0415 - of no use without a model
-
-        asked, left_out = set(manifest.types), set(manifest.left_out)
-        try:
-            check_tensors(index, [one for one in index.tensors if one.type in asked and one.name not in left_out])
-        except Damaged as error:
-            verdict.failed("source", error)
-            return
-        comparable = check_selection(manifest, index, files.sidecar_name, verdict)
-        check_source(manifest, index, files, verdict)
+        with blamed("source"):
+            check_source(manifest, index, files, verdict)
+        with blamed("selection"):
+            comparable = check_selection(manifest, index, files.sidecar_name, verdict)
+        held = {entry.name for entry in manifest.tensors}
+        verdict.not_counted += census(tensor for tensor in index.tensors if tensor.name not in held)
     offsets = tensor_offsets(manifest)
     pairs = [
         Pair(entry, data_start + offset, comparable.get(entry.name))
@@ -151,44 +150,33 @@ def _run_stages(
     ]
     verdict.tensors += [pair.entry for pair in pairs]
     if not pairs:
-        verdict.failed("selection", NothingToDo("--include leaves no tensor to check", where=files.sidecar_name))
-        return
+        raise StageFailure("selection", NothingToDo("--include leaves no tensor to check", where=files.sidecar_name))
+    return pairs
+
+
+def _check_data(
+    pairs: Sequence[Pair],
+    index: GGUFIndex | None,
+    files: Files,
+    options: Options,
+    gpu: DeviceInfo | None,
+    meter: Meter,
+    verdict: Verdict,
+) -> None:
     threads = worker_threads(options.threads)
-    beside = _decoding(pairs, files, options, gpu, verdict) if index else nullcontext()
+    request = Request(options.rows, options.seed, options.forms, check_tensor if gpu else None, threads)
+    beside: AbstractContextManager[None] = decoding(pairs, files, request, verdict) if index else nullcontext()
     with beside, meter("checking", sum(pair.entry.dpl_nbytes for pair in pairs)) as progress:
         check_contents(pairs, files, verdict, threads=threads, progress=progress)
-    if index is None:
-        return
-    if gpu.info is None:
-        verdict.skipped("bandwidth", gpu.why_not)
-    elif not options.bench:
-        verdict.skipped("bandwidth", "--no-bench")
-    else:
-        from verify.stages.bandwidth import check_bandwidth, uses  # noqa: PLC0415 - of no use without a GPU
-
-        check_bandwidth(uses([pair.entry for pair in pairs], index.metadata), gpu.info.l2_bytes, verdict)
 
 
-def _decoding(
-    pairs: Sequence[Pair], files: Files, options: Options, gpu: _Gpu, verdict: Verdict
-) -> AbstractContextManager[None]:
-    from verify.stages.decode import Request, decoding  # noqa: PLC0415 - of no use without a model
-
-    check = None
-    if gpu.info is not None:
-        from verify.gpu.tensor import check_tensor  # noqa: PLC0415
-
-        check = check_tensor
-    threads = worker_threads(options.threads)
-    return decoding(pairs, files, Request(options.rows, options.seed, options.forms, check, threads), verdict)
-
-
-def _fill_in(verdict: Verdict, model: Path | None) -> None:
+def _fill_in(verdict: Verdict, options: Options, ended_by: str) -> None:
     """Say of every stage that left no word why it was not run."""
-    ended = any(outcome.status is Status.FAILED and outcome.tensor is None for outcome in verdict.outcomes)
+    reasons = {} if options.bench else {"bandwidth": "--no-bench"}
+    if not options.expect_sha256:
+        reasons["provenance"] = "not asked for"
+    if verdict.model is None:
+        reasons = dict.fromkeys(_WITH_MODEL, "no model given")
     for stage in STAGES:
         if not any(True for _ in verdict.of(stage)):
-            if model is None and stage in {"selection", "source", "provenance", "bytes", "oracle"}:
-                verdict.skipped(stage, "no model given")
-            else:
-                verdict.skipped(stage, "an earlier stage failed" if ended else "not asked for")
+            verdict.skipped(stage, reasons.get(stage) or f"not run, because {ended_by} failed")

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from repack.errors import PROVEN, Damaged, Differs, DplError, EnvironmentFailure, NothingToDo, UsageError
-
-if TYPE_CHECKING:
-    from repack.sidecar.manifest import Entry, Skipped
-    from verify.gpu.speeds import ShapeTimings, Use
+from repack.sidecar.manifest import Entry, Skipped
+from verify.gpu.device import versions
+from verify.gpu.speeds import ShapeTimings, Use
 
 STAGES = (
     "container",
     "manifest",
-    "alignment",
     "selection",
     "source",
     "provenance",
@@ -124,10 +121,8 @@ class Verdict:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What this process runs on: versions of this tool, Python, NumPy and gguf, and `gpu`."""
-        from verify.gpu.environment import versions  # noqa: PLC0415 - 50 ms, for the reports alone
-
-        return versions() | self.gpu
+        """What this process runs on: versions of this tool, Python and its packages; the GPU, or why none was used."""
+        return versions() | self.gpu | ({"gpu": f"none: {self.no_gpu}"} if self.no_gpu else {})
 
     @property
     def exit_code(self) -> int:

@@ -1,28 +1,31 @@
-"""The GPU, as far as it must be known: is it usable, what is it, and how its failures read.
+"""The machine, as far as it must be known: which GPU, is it usable, how its failures read, and what runs on it.
 
 CuPy is imported here, and only when it is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import platform
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cache
+from importlib import metadata
 from typing import Any
 
 import numpy as np
 
-from repack.errors import EnvironmentFailure
-from verify.contract.forms import Form
-from verify.gpu.dependent import launch_dependent
-from verify.kernels import OPTIONS, source
+from repack.errors import INSTALLATION, EnvironmentFailure
+from repack.version import NAME, VERSION
+from verify.kernels import OPTIONS
 
-SHARED_BYTES = 48 << 10
-"""What every GPU grants a block without being asked for more."""
 WITHOUT_GPU = "or run with --device cpu"
-INSTALL = "install `gguf-dpl[cuda13]` (driver 580 or newer) or `gguf-dpl[cuda12]` (driver 525 or newer)"
+INSTALL = f"for CuPy and the driver it needs see {INSTALLATION}"
 _FIRST_KERNEL = 'extern "C" __global__ void first(int* out) { *out = 42; }'
+_PACKAGES = ("numpy", "gguf", "safetensors", "rich", "jinja2")
+_GPU_PACKAGES = (
+    *("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x"),
+    *("cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,33 @@ class DeviceInfo:
     def facts(self) -> dict[str, str]:
         """All of it as texts, for reports: ``gpu name``, ``gpu driver``, ..."""
         return {f"gpu {key}": str(value) for key, value in asdict(self).items()}
+
+
+def versions() -> dict[str, str]:
+    """Versions of this tool, of Python and of the packages it needs; `unknown` for one without metadata."""
+    return {
+        NAME: VERSION,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        **{name: _installed(name) or "unknown" for name in _PACKAGES},
+    }
+
+
+def describe() -> dict[str, str]:
+    """`versions`, the CuPy and NVRTC packages that are installed, and the GPU or why there is none."""
+    facts = versions() | {name: found for name in _GPU_PACKAGES if (found := _installed(name))}
+    try:
+        return facts | preflight().facts()
+    except EnvironmentFailure as error:
+        return facts | {"gpu": f"none: {error}"}
+
+
+def _installed(package: str) -> str:
+    """A package's version; nothing if it is not known. It decides nothing, so whatever fails here is no failure."""
+    try:
+        return str(metadata.version(package))
+    except Exception:  # no metadata, or none that can be read
+        return ""
 
 
 def preflight(device: int | None = None) -> DeviceInfo:
@@ -133,7 +163,7 @@ def _one_line(error: BaseException) -> str:
 @contextmanager
 def device_errors(where: str) -> Iterator[None]:
     """Turn a CUDA error or a lack of memory into an EnvironmentFailure that names `where` (a tensor, a shape)."""
-    import cupy  # noqa: PLC0415
+    import cupy  # noqa: PLC0415 - an optional extra
 
     try:
         yield
@@ -151,61 +181,3 @@ def device_errors(where: str) -> Iterator[None]:
             where=where,
             hint=f"look at `nvidia-smi` and the kernel log, {WITHOUT_GPU}",
         ) from error
-
-
-def tool(name: str) -> Any:
-    """Return a kernel of tools.cu."""
-    return _module("tools.cu").get_function(name)
-
-
-def decoder(form: Form, layout: str, dependent: bool = False) -> Callable[[Any, Any, Any, int, int], None]:
-    """Return ``launch(weights, activations, out, rows, n)`` for one form over one layout (`staged` too for `row`).
-
-    weights and activations: device uint8, in the form's packing; out: device, 4 bytes a row. `rows` must not be 0.
-    The launch goes to the current stream; a `dependent` one may start before what the stream did last has ended (see
-    verify/gpu/dependent.py; form `row` only).
-    """
-
-    def launch(weights: Any, activations: Any, out: Any, rows: int, n: int) -> None:
-        if not form.fits(n):
-            raise ValueError(f"{form} cannot decode rows of {n} super-blocks")
-        kernel = _kernel(layout, form.options(rows, n, dependent), form.name)
-        staged = layout == "staged"
-        grid = -(-rows // form.groups) if staged else form.grid(rows, _multiprocessors())
-        shared = staged_bytes(form, n) if staged else 0
-        arguments = (weights, activations, out, np.int64(rows), np.int32(n))
-        if dependent:
-            launch_dependent(kernel, grid, form.threads, arguments)
-        else:
-            kernel((grid,), (form.threads,), arguments, shared_mem=shared)
-
-    return launch
-
-
-@cache
-def _kernel(layout: str, options: tuple[str, ...], name: str) -> Any:
-    module = _module("row.cu", *options) if name == "row" else _module("loop.cu")
-    return module.get_function(f"{name}_{layout}")
-
-
-def staged_bytes(form: Form, n: int) -> int:
-    """Shared memory that the staged native kernel needs (see row.cu)."""
-    return form.groups * ((210 * n + 47) // 16) * 16
-
-
-def can_stage(form: Form, n: int) -> bool:
-    """Say whether the staged native kernel can run: form `row`, and the rows of a block fit into shared memory."""
-    return form.name == "row" and staged_bytes(form, n) <= SHARED_BYTES
-
-
-def _multiprocessors() -> int:
-    import cupy  # noqa: PLC0415
-
-    return int(cupy.cuda.Device().attributes["MultiProcessorCount"])
-
-
-@cache
-def _module(name: str, *options: str) -> Any:
-    import cupy  # noqa: PLC0415
-
-    return cupy.RawModule(code=source(name), options=(*OPTIONS, *options))

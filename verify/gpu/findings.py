@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from repack.layout import locate, row_stride
+from repack.layout import QuantType
 from repack.rows import Bytes
 from verify.contract.activations import Activations
+from verify.contract.emulation import Bits
 from verify.contract.forms import LAYOUTS, Form
 
-Bits = npt.NDArray[np.uint32]
 Reader = Callable[[int, int, Bytes], None]
 """``read(row0, row1, out)`` fills out, uint8 ``[row1 - row0, row bytes]``."""
 
@@ -28,8 +28,9 @@ class TensorRows:
     """Where the rows of one tensor come from, in both layouts."""
 
     name: str
+    quant: QuantType
     n: int
-    """Super-blocks in a row, at least 1."""
+    """Blocks in a row, at least 1."""
     rows: int
     read_native: Reader
     read_dpl: Reader
@@ -45,7 +46,7 @@ class ByteDifference:
     field: str
     """A field's name, or `padding`."""
     byte: int
-    """Offset in the field; the differing byte is this one or the next."""
+    """Offset in the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class TensorResult:
 
 
 class Results:
-    """Collects what the stages found, chunk by chunk in the order of the rows."""
+    """Collects what the chunks of a tensor show, in the order of the rows."""
 
     def __init__(self, tensor: TensorRows, vectors: Sequence[Activations], forms: Sequence[Form]) -> None:
         self.tensor, self.vectors, self.forms = tensor, vectors, forms
@@ -102,8 +103,9 @@ class Results:
     def add_difference(self, row0: int, first: int) -> None:
         """`first`: byte offset over the chunk's dpl rows, or all ones."""
         if first != NOTHING and self.difference is None:
-            row, byte = divmod(first, row_stride(self.tensor.n))
-            block, field, rest = locate(byte, self.tensor.n)
+            quant, n = self.tensor.quant, self.tensor.n
+            row, byte = divmod(first, quant.row_stride(n))
+            block, field, rest = quant.locate(byte, n)
             self.difference = ByteDifference(row0 + row, block, field.name if field else "padding", rest)
 
     def add_outputs(self, row0: int, bits: Bits, firsts: npt.NDArray[np.uint64]) -> None:

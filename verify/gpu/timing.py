@@ -1,4 +1,4 @@
-"""How fast the kernels read: decode times for one shape, beside a kernel that only reads the same bytes.
+"""Decode times of one type and shape on the current device, beside a kernel that only reads the same bytes.
 
 Every figure is taken cold and in company: each variant is a CUDA graph of launches that rotate over copies of the
 weights, together more than 5 times the L2; the graphs of all variants are replayed in turn, and timed by events.
@@ -6,20 +6,21 @@ weights, together more than 5 times the L2; the graphs of all variants are repla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from repack.errors import EnvironmentFailure
-from repack.layout import BLOCK_BYTES, DEFAULT, PADDED_BLOCK_BYTES, row_stride
-from repack.rows import Bytes, pack_rows
-from verify.contract.activations import pack_plain, pack_quarters, seeded
+from repack.layout import ALIGNMENT, QuantType, align
+from repack.rows import Bytes, pack_rows, pad_rows
+from verify.contract.activations import seeded
+from verify.contract.emulation import Bits
 from verify.contract.forms import LAYOUTS, Form, forms_for, row_form
 from verify.gpu.dependent import launch_dependent
-from verify.gpu.device import can_stage, decoder, device_errors, tool
+from verify.gpu.device import device_errors
+from verify.gpu.launch import can_stage, decoder, packer, tool
 from verify.gpu.speeds import READ, READERS, STAGED, ShapeTimings, Timing
 
 LAUNCHES = 30
@@ -29,6 +30,9 @@ L2_TIMES = 5
 _TILE_BYTES = 8 << 20
 _READ_THREADS = 256
 _READ_LOADS = (2, 4, 8)
+
+Variant = tuple[Form, str]
+"""A form, and a layout or `STAGED`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,62 +44,79 @@ class _Weights:
 
 
 def measure(
+    quant: QuantType,
     rows: int,
     n: int,
     l2_bytes: int,
-    variants: Sequence[tuple[Form, str]] | None = None,
+    variants: Sequence[Variant] | None = None,
     replays: int = REPLAYS,
     dependent: bool = False,
 ) -> ShapeTimings:
-    """Time decoding `rows` rows of `n` super-blocks on the current device.
+    """Time decoding `rows` rows of `n` blocks on the current device.
 
-    variants: forms and layouts (`staged` too); by default all that apply. dependent: launch all of them, the
-    read-only kernel as well, as dependent on the one before (verify/gpu/dependent.py; form `row` only). Raises
-    EnvironmentFailure.
+    variants: what is timed; by default `timed`. All of `all_variants` are run once to compare their bits, whatever is
+    timed. dependent: launch all of them, the read-only kernel as well, as dependent on the one before
+    (verify/gpu/dependent.py; form `row` only). Device memory: each timed layout 5 times the L2 and one matrix more.
+    Raises EnvironmentFailure.
     """
-    with device_errors(f"bandwidth of {rows} x {256 * n}"):
-        chosen = list(variants or all_variants(rows, n, dependent))
-        return _measure(rows, n, l2_bytes, chosen, replays, dependent)
+    with device_errors(f"bandwidth of {quant.name} {rows} x {quant.block_weights * n}"):
+        chosen = timed(quant, rows, n, dependent) if variants is None else list(variants)
+        return _measure(quant, rows, n, l2_bytes, chosen, replays, dependent)
 
 
-def all_variants(rows: int, n: int, dependent: bool = False) -> list[tuple[Form, str]]:
-    """Every form that applies to the shape over every layout; of dependent launches, `row` alone."""
-    if dependent:
-        return [(row_form(n, rows, dependent=True), layout) for layout in LAYOUTS]
-    variants = [(form, layout) for form in forms_for(n, rows) for layout in LAYOUTS]
-    form = variants[-1][0]
-    return variants + ([(form, STAGED)] if can_stage(form, n) else [])
+def timed(quant: QuantType, rows: int, n: int, dependent: bool = False) -> list[Variant]:
+    """Every form that applies to the shape, over padded and over dpl rows, which it is configured for.
+
+    Not over native ones: they want other configurations, and a figure that they reach with these would flatter dpl.
+    """
+    forms = [row_form(quant, n, rows, dependent=True)] if dependent else forms_for(quant, n, rows)
+    return [(form, layout) for form in forms for layout in ("padded", "dpl")]
+
+
+def all_variants(quant: QuantType, rows: int, n: int, dependent: bool = False) -> list[Variant]:
+    """Every form of `timed` over every layout, and form `row` over staged rows where they fit."""
+    forms = dict.fromkeys(form for form, _ in timed(quant, rows, n, dependent))
+    staged = [(form, STAGED) for form in forms if can_stage(quant, form, n) and not dependent]
+    return [(form, layout) for form in forms for layout in LAYOUTS] + staged
+
+
+def identical(outputs: Mapping[Variant, Bits]) -> bool:
+    """Whether what must give the same bits does: everything with the same form and number of lanes."""
+    first: dict[tuple[str, int], Bits] = {}
+    return all(
+        np.array_equal(bits, first.setdefault((form.name, form.lanes), bits)) for (form, _), bits in outputs.items()
+    )
 
 
 def _measure(
-    rows: int, n: int, l2_bytes: int, variants: list[tuple[Form, str]], replays: int, dependent: bool
+    quant: QuantType, rows: int, n: int, l2_bytes: int, variants: list[Variant], replays: int, dependent: bool
 ) -> ShapeTimings:
     import cupy  # noqa: PLC0415 - an optional extra
 
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
-        weights = _weights(rows, n, l2_bytes)
+        sources = {_source(layout) for _, layout in variants}
+        weights = _weights(quant, rows, n, {layout: L2_TIMES * l2_bytes * (layout in sources) for layout in LAYOUTS})
         blocks = max(weight.nbytes for weight in weights.values()) // (16 * _READ_THREADS * min(_READ_LOADS)) + 1
         out = cupy.empty(max(rows, blocks + 4), np.uint32)
-        activations = seeded(n, 0)
-        plain, quarters = cupy.asarray(pack_plain(activations)), cupy.asarray(pack_quarters(activations))
+        vector = seeded(quant.block_weights * n, 0)
+        names = {form.name for form, _ in variants}
+        activations = {name: cupy.asarray(packer(quant, name)(vector)) for name in names}
         stream.synchronize()
-        launches: dict[tuple[str, str], tuple[str, Callable[[Any], None]]] = {}
-        bits: dict[tuple[str, int], npt.NDArray[np.uint32]] = {}
-        identical = True
-        for form, layout in variants:
-            source = "native" if layout == STAGED else layout
-            vector = quarters if form.name == "row" else plain
-            launch = _decode(form, layout, vector, out, rows, n, dependent)
+        outputs: dict[Variant, Bits] = {}
+        for form, layout in dict.fromkeys([*all_variants(quant, rows, n, dependent), *variants]):
+            launch = _decode(quant, form, layout, activations, out, rows, n, dependent)
             out.data.memset_async(0xFF, out.nbytes, stream)
-            launch(weights[source].copies[-1])
-            found = out[:rows].get(stream=stream)
-            identical &= np.array_equal(found, bits.setdefault((form.name, form.lanes), found))
-            launches[str(form), layout] = source, launch
-        for layout in dict.fromkeys(source for source, _ in launches.values()):
+            launch(weights[_source(layout)].copies[-1])
+            outputs[form, layout] = out[:rows].get(stream=stream)
+        launches: dict[tuple[str, str], tuple[str, Callable[[Any], None]]] = {}
+        for form, layout in variants:
+            launch = _decode(quant, form, layout, activations, out, rows, n, dependent)
+            launches[str(form), layout] = _source(layout), launch
+        for layout in sorted(sources, key=LAYOUTS.index):
             for loads in _READ_LOADS:
                 for reader in READERS if dependent else (READ,):
-                    launch = _read(f"{reader}{loads}", loads, out, weights[layout].nbytes, dependent)
+                    launch = _read(quant, f"{reader}{loads}", loads, out, weights[layout].nbytes, dependent)
                     launch(weights[layout].copies[0])
                     launches[f"{reader}{loads}", layout] = layout, launch
         stream.synchronize()
@@ -105,29 +126,39 @@ def _measure(
         spans = _replay(stream, graphs, replays)
         times = {key: [span / counts[key] for span in spans[key]] for key in spans}
     return ShapeTimings(
-        DEFAULT,
+        quant,
         rows,
         n,
-        fits_l2=row_stride(n) * rows < l2_bytes,
-        copies=min(len(weight.copies) for weight in weights.values()),
+        fits_l2=quant.row_stride(n) * rows < l2_bytes,
+        copies=min(len(weights[source].copies) for source in sources),
         launches=min(counts.values()),
-        identical=bool(identical),
-        timings=_timings(
-            times, {key: source for key, (source, _) in launches.items()}, weights, BLOCK_BYTES * n * rows
-        ),
+        identical=identical(outputs),
+        timings=_timings(times, weights, quant.block_bytes * n * rows),
         dependent=dependent,
     )
 
 
+def _source(layout: str) -> str:
+    """The layout in memory of what a variant reads."""
+    return "native" if layout == STAGED else layout
+
+
 def _decode(
-    form: Form, layout: str, activations: Any, out: Any, rows: int, n: int, dependent: bool
+    quant: QuantType,
+    form: Form,
+    layout: str,
+    activations: Mapping[str, Any],
+    out: Any,
+    rows: int,
+    n: int,
+    dependent: bool,
 ) -> Callable[[Any], None]:
-    run = decoder(form, layout, dependent)
-    return lambda weights: run(weights, activations, out, rows, n)
+    run, vector = decoder(quant, form, layout, dependent), activations[form.name]
+    return lambda weights: run(weights, vector, out, rows, n)
 
 
-def _read(name: str, loads: int, out: Any, nbytes: int, dependent: bool) -> Callable[[Any], None]:
-    kernel, items = tool(name), nbytes // 16
+def _read(quant: QuantType, name: str, loads: int, out: Any, nbytes: int, dependent: bool) -> Callable[[Any], None]:
+    kernel, items = tool(name, quant), nbytes // ALIGNMENT
     grid = -(-items // (_READ_THREADS * loads))
     arguments = (out, np.int64(items), np.uint32(0x9E3779B9))
     if dependent:
@@ -135,35 +166,47 @@ def _read(name: str, loads: int, out: Any, nbytes: int, dependent: bool) -> Call
     return lambda weights: kernel((grid,), (_READ_THREADS,), (weights, *arguments))
 
 
-def _weights(rows: int, n: int, l2_bytes: int) -> dict[str, _Weights]:
-    """Random rows in each layout, on the current stream: a tile of some MiB, repeated; every copy alike."""
-    import cupy  # noqa: PLC0415
+def _weights(quant: QuantType, rows: int, n: int, wanted: Mapping[str, int]) -> dict[str, _Weights]:
+    """Random rows in each layout, on the current stream: a tile of some MiB, repeated; every copy alike.
 
-    tile = min(rows, max(1, _TILE_BYTES // (BLOCK_BYTES * n)))
-    native = _random_rows(tile, n)
-    dpl = np.empty((tile, row_stride(n)), np.uint8)
-    pack_rows(native, dpl, DEFAULT, n)
-    padded = cupy.empty(tile * PADDED_BLOCK_BYTES * n, np.uint8)
-    tool("pad")((tile,), (256,), (cupy.asarray(native), padded, np.int32(n)))
+    wanted: bytes that the copies of each layout have to exceed together.
+    """
+    import cupy  # noqa: PLC0415 - an optional extra
+
+    tile = min(rows, max(1, _TILE_BYTES // (quant.block_bytes * n)))
+    native = random_rows(quant, tile, n)
+    padded = np.empty((tile, quant.padded_block_bytes * n), np.uint8)
+    pad_rows(native, padded, quant, n)
+    dpl = np.empty((tile, quant.row_stride(n)), np.uint8)
+    pack_rows(native, dpl, quant, n)
     weights = {}
-    for layout, rows_of_tile in zip(LAYOUTS, (cupy.asarray(native), padded, cupy.asarray(dpl)), strict=True):
-        width = rows_of_tile.nbytes // tile
+    for layout, rows_of_tile in zip(LAYOUTS, (native, padded, dpl), strict=True):
+        width, tiled = rows_of_tile.shape[1], cupy.asarray(rows_of_tile)
         nbytes = width * rows
-        copies = [cupy.empty(nbytes, np.uint8) for _ in range(L2_TIMES * l2_bytes // nbytes + 1)]
+        copies = [cupy.empty(align(nbytes), np.uint8) for _ in range(wanted[layout] // nbytes + 1)]
         for copy in copies:
             for row in range(0, rows, tile):
-                part = copy[row * width : (row + tile) * width]
-                part.data.copy_from_device_async(rows_of_tile.data, part.nbytes)
+                part = copy[row * width : min(row + tile, rows) * width]
+                part.data.copy_from_device_async(tiled.data, part.nbytes)
         weights[layout] = _Weights(copies, nbytes)
     return weights
 
 
-def _random_rows(rows: int, n: int) -> Bytes:
+def random_rows(quant: QuantType, rows: int, n: int) -> Bytes:
+    """Native rows of random bytes, uint8 ``[rows, block_bytes * n]``, with scales of a model's size: none is NaN."""
     generator = np.random.Generator(np.random.PCG64(0))
-    native = np.frombuffer(generator.bytes(rows * n * BLOCK_BYTES), np.uint8).copy().reshape(rows, n * BLOCK_BYTES)
-    d = generator.normal(0, 2e-4, (rows, n)).astype("<f2")  # random bits would be NaN now and then
-    native.reshape(rows, n, BLOCK_BYTES)[..., -2:] = d[..., None].view(np.uint8)
-    return native
+    native = np.frombuffer(generator.bytes(rows * n * quant.block_bytes), np.uint8).copy()
+    blocks = native.reshape(rows * n, quant.block_bytes)
+    for field in quant.planes:
+        count = (len(blocks), field.nbytes)
+        if field.scale == "f16":
+            scales = generator.normal(0, 2e-4, (count[0], count[1] // 2)).astype("<f2").view(np.uint8)
+        elif field.scale == "e8m0":
+            scales = generator.integers(112, 128, count, dtype=np.uint8)
+        else:
+            continue
+        blocks[:, field.offset : field.offset + field.nbytes] = scales
+    return native.reshape(rows, -1)
 
 
 def _graph(stream: Any, launch: Callable[[Any], None], copies: list[Any]) -> tuple[Any, int]:
@@ -183,7 +226,7 @@ def _replay(stream: Any, graphs: dict[tuple[str, str], Any], replays: int) -> di
     have that. Nothing waits until the end: the device always has the next graph at hand, so no gap between launches
     is timed.
     """
-    import cupy  # noqa: PLC0415
+    import cupy  # noqa: PLC0415 - an optional extra
 
     events: dict[tuple[str, str], list[tuple[Any, Any]]] = {key: [] for key in graphs}
     for turn in range(WARM_UP + replays):
@@ -200,15 +243,12 @@ def _replay(stream: Any, graphs: dict[tuple[str, str], Any], replays: int) -> di
 
 
 def _timings(
-    times: dict[tuple[str, str], list[float]],
-    sources: dict[tuple[str, str], str],
-    weights: dict[str, _Weights],
-    content: int,
+    times: Mapping[tuple[str, str], Sequence[float]], weights: Mapping[str, _Weights], content: int
 ) -> tuple[Timing, ...]:
     """Reduce the times; of the kernels that only read the fastest over each layout is kept, `read` as the ceiling."""
     if not all(min(spans) > 0 for spans in times.values()):
         raise EnvironmentFailure("the device's clock did not move")
-    fastest: dict[tuple[str, str], list[float]] = {}
+    fastest: dict[tuple[str, str], Sequence[float]] = {}
     for (form, layout), spans in times.items():
         key = form.rstrip("0123456789"), layout
         if key[0] in READERS and np.median(spans) < np.median(fastest.get(key, [np.inf])):
@@ -216,7 +256,7 @@ def _timings(
     kept = {key: spans for key, spans in times.items() if not key[0].startswith(READERS)} | fastest
     timings = []
     for (form, layout), spans in kept.items():
-        source = sources.get((form, layout), layout)
+        source = _source(layout)
         median = float(np.median(spans))
         share = float(np.median(fastest[READ, source])) / median
         rates = content / median / 1e3, weights[source].nbytes / median / 1e3

@@ -143,7 +143,8 @@ def _words(timing: Timing) -> str:
 
 def _circumstances(verdict: Verdict) -> list[tuple[str, str]]:
     facts = {"sidecar": verdict.sidecar} | ({} if verdict.model is None else {"model": verdict.model})
-    facts |= {f"--{key}": _option(value) for key, value in verdict.options.items()} | verdict.environment
+    facts |= {f"--{key}": _option(value) for key, value in verdict.options.items()}
+    facts |= {key: value for key, value in verdict.environment.items() if key != "gpu"}  # that stands above
     facts |= {f"{name}, seconds": f"{seconds:.3f}" for name, seconds in verdict.timings.items()}
     return list(facts.items())
 

@@ -6,33 +6,39 @@ kernels' arithmetic on both layouts, bit for bit, on the GPU or emulated on the 
 On a GPU every row of every tensor is decoded from the native, the padded and the dpl layout, and a sample of rows is
 compared with the CPU's emulation as well. On the CPU the sample alone is decoded, or all rows on request. Either way
 the digests over the sampled rows are the same.
+
+Memory, for each tensor that is decoded at once: 4 bytes for each weight of a row (its vectors), 4 native rows, and what
+the emulation needs for a piece of rows (verify/contract/emulation.py). Rows of more than a million weights are decoded
+one tensor at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
 
 from repack.errors import PROVEN, Differs, EnvironmentFailure, shown
 from repack.files.signals import check
-from repack.gguf.dequantize import dequantize
 from repack.rows import Bytes
-from verify.contract import oracle
 from verify.contract.activations import Activations, adversarial, seeded
-from verify.contract.emulation import as_bits, decode_digest, decode_forms
+from verify.contract.emulation import Bits, as_bits, decode_digest, decode_forms
 from verify.contract.forms import Form, forms_for
+from verify.contract.quants import contract_of
+from verify.contract.quants.contract import Contract
 from verify.gpu.findings import TensorResult, TensorRows
-from verify.pairs import Files, Pair, row_name
+from verify.pairs import Files, Pair, blamed, row_name
+from verify.stages.oracle import STEP_WEIGHTS, TOLERANCE, Oracle, judged, sample_rows
 from verify.verdict import Decoded, Verdict
 
-Bits = npt.NDArray[np.uint32]
-_STEP_WEIGHTS = 1 << 17
-"""Weights that are looked at together: some 15 MB of memory for each thread."""
+_LONG_ROW = 1 << 20
+"""Weights of a row from which on only one tensor is decoded at a time."""
+_long = Lock()
 
 CheckTensor = Callable[[TensorRows, Sequence[Activations], Sequence[Form]], TensorResult]
 
@@ -74,9 +80,9 @@ def decoding(pairs: Sequence[Pair], files: Files, request: Request, verdict: Ver
 def _in_turn(pairs: Sequence[Pair], files: Files, request: Request, verdict: Verdict) -> None:
     broken = ""
     for pair in pairs:
-        if broken and _comparable(pair):
+        if broken and not _reason(pair, request):
             why = f"not checked, the GPU failed at {broken}"
-            _skip(pair, why, verdict, EnvironmentFailure.exit_code)
+            _skip(("oracle", "decode"), pair, why, verdict, EnvironmentFailure.exit_code)
             continue
         part = _checked(pair, files, request)
         verdict.absorb(part)
@@ -84,35 +90,51 @@ def _in_turn(pairs: Sequence[Pair], files: Files, request: Request, verdict: Ver
             broken = shown(pair.entry.name)
 
 
-def _comparable(pair: Pair) -> bool:
-    return pair.source is not None and bool(pair.entry.nbytes)
+def _reason(pair: Pair, request: Request) -> str:
+    """Why a tensor's rows cannot be decoded; nothing if they can."""
+    entry, contract = pair.entry, contract_of(pair.entry.quant)
+    if pair.source is None or not entry.nbytes:
+        return "nothing to compare"
+    if contract is None:
+        return f"this version knows the layout of {entry.quant.name}, not what it means"
+    if not contract.has_kernel:
+        return f"there is no kernel for {entry.quant.name}"
+    if not forms_for(entry.quant, entry.n, entry.rows, request.forms):
+        return f"form {' or '.join(request.forms)} is not for {entry.quant.name} rows of {entry.ne[0]} weights"
+    return ""
 
 
-def _skip(pair: Pair, why: str, verdict: Verdict, code: int = PROVEN) -> None:
-    for stage in ("oracle", "decode"):
+def _skip(stages: Sequence[str], pair: Pair, why: str, verdict: Verdict, code: int = PROVEN) -> None:
+    for stage in stages:
         verdict.skipped(stage, why, pair.entry.name, code)
 
 
 def _checked(pair: Pair, files: Files, request: Request) -> Verdict:
     """What these stages have to say of one pair."""
     part = Verdict(None, files.sidecar_name)
-    if not _comparable(pair):
-        _skip(pair, "nothing to compare", part)
+    contract, why = contract_of(pair.entry.quant), _reason(pair, request)
+    if contract is None or pair.source is None or not pair.entry.nbytes:
+        _skip(("oracle", "decode"), pair, why, part)
         return part
-    try:
-        _check_tensor(pair, files, request, part)
-    except (Differs, EnvironmentFailure) as error:
-        part.failed("decode", error, pair.entry.name)
+    if why:
+        _skip(("decode",), pair, why, part)
+    with blamed("decode"), _long if pair.entry.ne[0] >= _LONG_ROW else nullcontext():
+        try:
+            _check_tensor(pair, contract, files, request, part)
+        except (Differs, EnvironmentFailure) as error:
+            part.failed("decode", error, pair.entry.name)
     return part
 
 
-def _check_tensor(pair: Pair, files: Files, request: Request, verdict: Verdict) -> None:
+def _check_tensor(pair: Pair, contract: Contract, files: Files, request: Request, verdict: Verdict) -> None:
     entry = pair.entry
-    vectors = (seeded(entry.n, request.seed), *adversarial(entry.n))
-    forms = forms_for(entry.n, entry.rows, request.forms)
-    sample = oracle.sample_rows(entry.rows, request.rows or entry.rows, request.seed)
+    vectors = (seeded(entry.ne[0], request.seed), *adversarial(entry.ne[0]))
+    forms = forms_for(entry.quant, entry.n, entry.rows, request.forms)
+    sample = sample_rows(entry.rows, request.rows or entry.rows, request.seed)
     where = f"{files.sidecar_name}: tensor {shown(entry.name)}"
-    emulated = _emulate(pair, files, sample, vectors, forms, verdict)
+    emulated = _emulate(pair, contract, files, sample, vectors, forms, verdict)
+    if not forms:
+        return
     decoded = None
     if request.gpu is not None:
         result = request.gpu(_rows_of(pair, files), vectors, forms)
@@ -128,52 +150,56 @@ def _check_tensor(pair: Pair, files: Files, request: Request, verdict: Verdict) 
         whole = decode_digest([decoded[form]]) if decoded else decode_digest([bits]) if everything else None
         verdict.decoded.append(Decoded(entry.name, str(form), len(sample), decode_digest([bits]), whole))
     what = f"{entry.rows} rows on the GPU" if decoded else f"{len(sample)} rows emulated"
-    verdict.passed("decode", entry.name, f"{what}, {len(forms)} forms, {len(vectors)} vectors")
+    verdict.passed("decode", entry.name, f"{what}, {len(forms)} form{'s' * (len(forms) > 1)}, {len(vectors)} vectors")
 
 
 def _emulate(
     pair: Pair,
+    contract: Contract,
     files: Files,
     sample: npt.NDArray[np.int64],
     vectors: Sequence[Activations],
     forms: Sequence[Form],
     verdict: Verdict,
 ) -> dict[Form, Bits]:
-    """Look closely at the sampled rows: stage oracle, then their outputs by the contract.
-
-    Raises Differs, after all rows, unless the outputs of both files agree with each other and with float64.
-    """
-    n, where = pair.entry.n, f"{files.sidecar_name}: tensor {shown(pair.entry.name)}"
+    """Stage oracle, and the outputs of all forms for the sampled rows, from both files. Raises Differs for decode."""
+    entry = pair.entry
+    where = f"{files.sidecar_name}: tensor {shown(entry.name)}"
     outputs: dict[Form, list[Bits]] = {form: [] for form in forms}
     worst, worst_row, first_wrong = 0.0, 0, None
-    step = max(1, _STEP_WEIGHTS // (256 * n))
+    step = max(1, STEP_WEIGHTS // entry.ne[0])
     for start in range(0, len(sample), step):
         check()
         rows = sample[start : start + step]
         native, unpacked = files.native_rows(pair, rows), files.unpacked_rows(pair, rows)
-        exact = oracle.dequantize(native, n)
-        row, error = oracle.worst_error(dequantize(unpacked, pair.entry.quant), exact)
+        oracle = judged(contract, native, unpacked, entry.n, vectors[0])
+        row, error = oracle.worst()
         if not error <= worst:
             worst, worst_row = error, int(rows[row])
-        from_native = decode_forms(native, n, vectors, forms)
-        from_dpl = from_native if np.array_equal(native, unpacked) else decode_forms(unpacked, n, vectors, forms)
+        from_native = _emulated(pair, native, vectors, forms)
+        from_dpl = from_native if np.array_equal(native, unpacked) else _emulated(pair, unpacked, vectors, forms)
         try:
             for form in forms:
                 bits = as_bits(from_native[form])
                 _compare(as_bits(from_dpl[form]), bits, rows, pair, f"{form} from the sidecar", "the model", where)
                 outputs[form].append(bits)
-            _compare_exact({form: from_native[form][0] for form in forms}, exact, vectors[0], rows, pair, where)
-        except Differs as error_found:
-            first_wrong = first_wrong or error_found
-    if worst <= oracle.TOLERANCE:
-        verdict.passed("oracle", pair.entry.name, f"{len(sample)} rows, error {worst:.1e} of the norm")
+            _refuse_wrong(oracle, {form: from_native[form][0] for form in forms}, rows, pair, where)
+        except Differs as found:
+            first_wrong = first_wrong or found
+    if worst <= TOLERANCE:
+        verdict.passed("oracle", entry.name, f"{len(sample)} rows, error {worst:.1e} of the norm")
     else:
-        what = f"{row_name(pair.entry.ne, worst_row)} dequantizes differently, error {worst:.1e} of the norm"
-        differs = Differs(what, where=where, expected=f"<= {oracle.TOLERANCE:.0e}")
-        verdict.failed("oracle", differs, pair.entry.name)
+        what = f"{row_name(entry.ne, worst_row)} dequantizes differently, error {worst:.1e} of the norm"
+        verdict.failed("oracle", Differs(what, where=where, expected=f"<= {TOLERANCE:.0e}"), entry.name)
     if first_wrong:
         raise first_wrong
     return {form: np.concatenate(parts, axis=1) for form, parts in outputs.items()}
+
+
+def _emulated(
+    pair: Pair, native: Bytes, vectors: Sequence[Activations], forms: Sequence[Form]
+) -> dict[Form, npt.NDArray[np.float32]]:
+    return decode_forms(pair.entry.quant, native, pair.entry.n, vectors, forms) if forms else {}
 
 
 def _compare(
@@ -189,31 +215,14 @@ def _compare(
         )
 
 
-def _compare_exact(
-    outputs: dict[Form, npt.NDArray[np.float32]],
-    weights: npt.NDArray[np.float64],
-    vector: Activations,
-    rows: npt.NDArray[np.int64],
-    pair: Pair,
-    where: str,
+def _refuse_wrong(
+    oracle: Oracle, outputs: dict[Form, npt.NDArray[np.float32]], rows: npt.NDArray[np.int64], pair: Pair, where: str
 ) -> None:
-    """The float32 outputs against float64: within 1e-5 of the norms, and not finite exactly where d is not."""
-    values = vector.values()
-    with np.errstate(invalid="ignore"):
-        exact = np.einsum("rw,w->r", weights, values)
-    finite = np.isfinite(exact)
-    norms = np.linalg.norm(np.where(finite[:, None], weights, 0), axis=1) * np.linalg.norm(values)
-    for form, found in outputs.items():
-        errors = np.abs(np.where(finite, found, 0).astype(np.float64) - np.where(finite, exact, 0))
-        wrong = (errors > oracle.TOLERANCE * norms) | (np.isfinite(found) != finite)
-        if wrong.any():
-            at = int(wrong.argmax())
-            raise Differs(
-                f"{form} is not the product of weights and activations in {row_name(pair.entry.ne, int(rows[at]))}",
-                where=where,
-                found=float(found[at]),
-                expected=float(exact[at]),
-            )
+    wrong = oracle.wrong_product(outputs)
+    if wrong is not None:
+        form, row, found, expected = wrong
+        what = f"{form} is not the product of weights and activations in {row_name(pair.entry.ne, int(rows[row]))}"
+        raise Differs(what, where=where, found=found, expected=expected)
 
 
 def _rows_of(pair: Pair, files: Files) -> TensorRows:
@@ -225,7 +234,8 @@ def _rows_of(pair: Pair, files: Files) -> TensorRows:
         del row1
         files.read_dpl(pair, row0, out)
 
-    return TensorRows(shown(pair.entry.name), pair.entry.n, pair.entry.rows, read_native, read_dpl)
+    entry = pair.entry
+    return TensorRows(shown(entry.name), entry.quant, entry.n, entry.rows, read_native, read_dpl)
 
 
 def _raise_if_different(result: TensorResult, pair: Pair, where: str) -> None:
