@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
             type=number("a number of threads", 0, MAX_THREADS),
             default=0,
             metavar="N",
-            help="threads (default: one for each processor, at most 4)",
+            help="worker threads (default: by the number of processors, at most 4)",
         )
         self.add_argument("--json", metavar="FILE", help="write the result as JSON; - is standard output")
         self.add_argument("--quiet", action="store_true", help="no tables and no progress, only errors")

@@ -34,6 +34,8 @@ from repack.errors import one_line
 SECONDS_BETWEEN_LINES = 5.0
 WIDE = 1 << 20
 """Columns of a log: room for any line."""
+NARROWEST = 60
+"""Columns of a terminal that tables still fold to. In a narrower one its own line breaks serve better."""
 _STYLES = {"passed": "green", "FAILED": "bold red", "skipped": "dim"}
 
 
@@ -124,8 +126,9 @@ class Console:
 
 def _rich(stream: Stream) -> Rich:
     """As wide as the terminal; in a log there is all the room in the world."""
-    width = None if stream.isatty() else WIDE
-    return Rich(file=cast(TextIO, stream), width=width, markup=False, emoji=False, highlight=False)
+    rich = Rich(file=cast(TextIO, stream), markup=False, emoji=False, highlight=False)
+    rich.width = max(rich.width, NARROWEST) if stream.isatty() else WIDE
+    return rich
 
 
 def _drawn(rich: Rich, *things: RenderableType) -> str:

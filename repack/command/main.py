@@ -62,7 +62,7 @@ def _command(arguments: Sequence[str]) -> int:
 
 
 def _repack(options: Namespace, console: Console) -> int:
-    types = types_named((options.types or DEFAULT.name).split(","))
+    types = types_named((DEFAULT.name if options.types is None else options.types).split(","))
     report = Report(options.model, options.output, options.dry_run, error=UNFINISHED)
     if options.json is not None:
         taken = {"the model": options.model} | ({"the output": options.output} if options.output else {})
@@ -96,7 +96,7 @@ def _convert(plan: Plan, options: Namespace, console: Console) -> Conversion:
 
 def _restore(options: Namespace, console: Console) -> int:
     for name in ("types", "include", "exclude", "threads", "dry_run", "json"):
-        if getattr(options, name):
+        if getattr(options, name) not in (None, [], 0, False):
             raise UsageError(f"--{name.replace('_', '-')} does not go with --restore")
     with Sidecar(options.model) as sidecar:
         total = sum(entry.nbytes for entry in sidecar.manifest.tensors)
