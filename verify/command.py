@@ -49,9 +49,9 @@ def _parser() -> Parser:
         type=_device,
         default="auto",
         metavar="auto|gpu|cpu|N",
-        help="where to decode: on a GPU if there is one (auto, the default), on a GPU (gpu; N: that one), on the CPU",
+        help="auto (default): on a GPU if there is one; gpu: on the first GPU; N: on GPU number N; cpu: on the CPU",
     )
-    parser.add_argument("--require-gpu", action="store_true", help="end with 4 if no GPU can be used")
+    parser.add_argument("--require-gpu", action="store_true", help="fail (exit code 4) if no GPU can be used")
     parser.add_argument(
         "--forms",
         type=_forms,
@@ -75,8 +75,10 @@ def _parser() -> Parser:
         "--seed", type=_SEED, default=0, metavar="N", help="seed of the chosen rows and the activations (default: 0)"
     )
     parser.add_argument("--junit", metavar="FILE", help="write the verdict as JUnit XML")
-    parser.add_argument("--markdown", metavar="FILE", help="write it as Markdown, and add it to $GITHUB_STEP_SUMMARY")
-    parser.add_argument("--html", metavar="FILE", help="write it as one HTML page that loads nothing")
+    parser.add_argument(
+        "--markdown", metavar="FILE", help="write the verdict as Markdown, and add it to $GITHUB_STEP_SUMMARY"
+    )
+    parser.add_argument("--html", metavar="FILE", help="write the verdict as one HTML page that loads nothing else")
     parser.add_common()
     return parser
 
