@@ -99,7 +99,7 @@ def test_a_product_is_not_finite_exactly_where_a_weight_is_not() -> None:
 
 
 def test_what_float32_cannot_hold_is_no_difference() -> None:
-    """Powers of two of MXFP4 reach both ends: sums that overflow, and products that a GPU takes for zero."""
+    """Powers of two of MXFP4 reach both ends: sums that overflow, and products with few bits or none."""
     x = np.ones(4)
     assert product(np.full((1, 4), 2.0**127), np.array([np.inf]), x) is None
     assert product(np.full((1, 4), 2.0**-130), np.array([0.0]), x) is None

@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from repack.layout import DEFAULT, QuantType
+from tests.gpu.tensors import KERNELS, stored
 from tests.support.rows import packed, random_rows
-from verify.contract.activations import pack_quarters, seeded
+from verify.contract.activations import seeded
 from verify.contract.forms import Form, row_form
 from verify.gpu.dependent import can_launch_dependent
-from verify.gpu.device import decoder, preflight
+from verify.gpu.device import preflight
+from verify.gpu.launch import decoder
 from verify.gpu.speeds import READERS
 from verify.gpu.timing import measure
 
@@ -19,7 +22,7 @@ cupy = pytest.importorskip("cupy")
 pytest.importorskip("cuda.bindings.driver")
 pytestmark = pytest.mark.gpu
 
-CHAIN, REPLAYS = 24, 200
+CHAIN, REPLAYS = 24, 100
 # Lets its successor start at once, dawdles, and writes the activations only then.
 LATE_WRITER = """
 extern "C" __global__ void late_writer(const int4* from, int4* to, int count, long long cycles) {
@@ -28,33 +31,35 @@ extern "C" __global__ void late_writer(const int4* from, int4* to, int count, lo
     for (int i = threadIdx.x; i < count; i += blockDim.x) to[i] = from[i];
 }
 """
+CASES = [
+    (DEFAULT, 2000, row_form(DEFAULT, 54, 5120, dependent=True), 54),
+    (DEFAULT, 2000, row_form(DEFAULT, 54, 5120), 54),
+    (DEFAULT, 3001, row_form(DEFAULT, 16, 4096, dependent=True), 16),
+    (DEFAULT, 777, Form("row", 16, 1, 256, 2, 3, "once"), 3),
+    (DEFAULT, 777, Form("row", 32, 1, 64), 20),
+    *(
+        (quant, 1501, row_form(quant, n, 1501, dependent=True), n)
+        for quant in KERNELS
+        for n in [5120 // quant.block_weights]
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("rows", "form", "n"),
-    [
-        (2000, row_form(54, 5120, dependent=True), 54),
-        (2000, row_form(54, 5120), 54),
-        (3001, row_form(16, 4096, dependent=True), 16),
-        (777, Form("row", 16, 1, 256, 2, 3, "once"), 3),
-        (777, Form("row", 32, 1, 64), 20),
-    ],
-    ids=str,
-)
-def test_a_chain_gives_the_bits_of_ordinary_launches(rows: int, form: Form, n: int) -> None:
+@pytest.mark.parametrize(("quant", "rows", "form", "n"), CASES, ids=lambda value: getattr(value, "name", str(value)))
+def test_a_chain_gives_the_bits_of_ordinary_launches(quant: QuantType, rows: int, form: Form, n: int) -> None:
     preflight()
     if not can_launch_dependent():
         pytest.skip("needs compute capability 9.0")
     stream = cupy.cuda.Stream(non_blocking=True)
     late_writer = cupy.RawModule(code=LATE_WRITER, options=("--std=c++17",)).get_function("late_writer")
     with stream:
-        weights = cupy.asarray(packed(random_rows(rows, n), n).reshape(-1))
-        vectors = [cupy.asarray(pack_quarters(seeded(n, seed))) for seed in range(CHAIN)]
+        weights = cupy.asarray(packed(random_rows(rows, n, quant=quant), n, quant).reshape(-1))
+        vectors = [stored(seeded(quant.block_weights * n, seed), quant) for seed in range(CHAIN)]
         expected, found = cupy.empty((CHAIN, rows), np.uint32), cupy.empty((CHAIN, rows), np.uint32)
         for vector, out in zip(vectors, expected, strict=True):
-            decoder(form, "dpl")(weights, vector, out, rows, n)
+            decoder(quant, form, "dpl")(weights, vector, out, rows, n)
         written = cupy.empty_like(vectors[0])
-        launch = decoder(form, "dpl", dependent=True)
+        launch = decoder(quant, form, "dpl", dependent=True)
 
         def chain() -> None:
             for vector, out in zip(vectors, found, strict=True):
@@ -76,11 +81,15 @@ def test_a_chain_gives_the_bits_of_ordinary_launches(rows: int, form: Form, n: i
         assert int(wrong.get(stream=stream)) == 0
 
 
-def test_the_report_of_dependent_launches() -> None:
+@pytest.mark.parametrize("quant", KERNELS, ids=lambda quant: quant.name)
+def test_the_report_of_dependent_launches(quant: QuantType) -> None:
     info = preflight()
-    result = measure(2048, 54, info.l2_bytes, replays=3, dependent=True)
+    if not can_launch_dependent():
+        pytest.skip("needs compute capability 9.0")
+    rows, n = 2048, 13824 // quant.block_weights
+    result = measure(quant, rows, n, info.l2_bytes, replays=3, dependent=True)
     assert result.identical
     assert result.dependent
-    assert {timing.layout for timing in result.timings} == {"native", "padded", "dpl"}
-    assert {timing.form for timing in result.timings} == {str(row_form(54, 2048, dependent=True)), *READERS}
+    assert {timing.layout for timing in result.timings} == {"padded", "dpl"}
+    assert {timing.form for timing in result.timings} == {str(row_form(quant, n, rows, dependent=True)), *READERS}
     assert all(timing.median > 0 for timing in result.timings)

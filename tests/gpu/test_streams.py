@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.gpu.test_decode import assert_same_as_cpu, rows_of
+from repack.layout import TYPES, QuantType
+from tests.gpu.tensors import assert_same_as_cpu, rows_of
 from tests.support.rows import random_rows
 from verify.contract.activations import seeded
 from verify.contract.forms import forms_for
@@ -23,13 +24,15 @@ extern "C" __global__ void spin(long long cycles) {
 """
 
 
-def test_activations_that_arrive_late_are_waited_for() -> None:
+@pytest.mark.parametrize("quant", [TYPES[14], TYPES[8]], ids=lambda quant: quant.name)
+def test_activations_that_arrive_late_are_waited_for(quant: QuantType) -> None:
     """The vectors are copied on the default stream; here that one is busy for some 100 ms before."""
     preflight()
     n, rows = 54, 37
-    native, vectors = random_rows(rows, n), [seeded(n, 1)]
-    forms = forms_for(n, rows)
+    weights = quant.block_weights * n
+    native, vectors = random_rows(rows, n, quant=quant), [seeded(weights, 1)]
+    forms, tensor = forms_for(quant, n, rows), rows_of(native, n, quant)
     spin = cupy.RawModule(code=SPIN).get_function("spin")
-    check_tensor(rows_of(native, n), [seeded(n, 2)], forms)  # compiles the kernels, and leaves another vector behind
+    check_tensor(tensor, [seeded(weights, 2)], forms)  # compiles the kernels, and leaves another vector behind
     spin((1,), (1,), (np.int64(200_000_000),))
-    assert_same_as_cpu(check_tensor(rows_of(native, n), vectors, forms), native, n, vectors, forms)
+    assert_same_as_cpu(check_tensor(tensor, vectors, forms), native, tensor, vectors, forms)

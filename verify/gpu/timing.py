@@ -100,11 +100,12 @@ def _measure(
         blocks = max(weight.nbytes for weight in weights.values()) // (16 * _READ_THREADS * min(_READ_LOADS)) + 1
         out = cupy.empty(max(rows, blocks + 4), np.uint32)
         vector = seeded(quant.block_weights * n, 0)
-        names = {form.name for form, _ in variants}
+        checked = dict.fromkeys([*all_variants(quant, rows, n, dependent), *variants])
+        names = {form.name for form, _ in checked}
         activations = {name: cupy.asarray(packer(quant, name)(vector)) for name in names}
         stream.synchronize()
         outputs: dict[Variant, Bits] = {}
-        for form, layout in dict.fromkeys([*all_variants(quant, rows, n, dependent), *variants]):
+        for form, layout in checked:
             launch = _decode(quant, form, layout, activations, out, rows, n, dependent)
             out.data.memset_async(0xFF, out.nbytes, stream)
             launch(weights[_source(layout)].copies[-1])

@@ -70,8 +70,8 @@ class Oracle:
     def wrong_product(self, outputs: Mapping[Form, npt.NDArray[np.float32]]) -> tuple[Form, int, float, float] | None:
         """The first output, float32 ``[rows]``, that is not the product: form, row, found, expected; None if all are.
 
-        It has to be within 1e-5 of the norms (and of what float32 cannot hold: a GPU takes numbers below 2^-126 for 0),
-        and not finite exactly where the product is not. Where sums may pass float32's largest number both will do.
+        It has to be within 1e-5 of the norms (and 2^-126 a weight: below that float32 has fewer bits), and not finite
+        exactly where the product is not. Where sums may pass float32's largest number both will do.
         """
         norms = np.sqrt(self._norms * self._inputs)
         allowed = TOLERANCE * norms + self._weights * _SMALLEST
