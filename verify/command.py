@@ -22,8 +22,8 @@ from verify.stages.model import parse_sha256
 from verify.verdict import Verdict
 
 _SEED = number("a seed", 0, 2**63 - 1)
-_ROWS = number("a number of rows", 1, 10**12)
-_DEVICE = number("the number of a GPU", 0, 999)
+_ROWS = number("`all` or a number of rows", 1, 10**12)
+_DEVICE = number("auto, gpu, cpu or the number of a GPU", 0, 999)
 
 
 def main() -> None:
