@@ -57,8 +57,7 @@ SOUND: list[Forge] = [
     changed("format", "minor", to=7),
     changed("format", "minor", to=BELOW),
     *(extra(text) for text in ("null", "true", "false", "-1", "0", "[]", "{}", '"\\u00e9"', DEEP, f"{BELOW}")),
-    *(extra(text) for text in (f"-{BELOW}", "9" * 18, "[" * 15 + "]" * 15, '"' + ",[{" * 400_000 + '"')),
-    extra("[" + "0," * broken.ROOM + "0]"),
+    *(extra(text) for text in (f"-{BELOW}", "9" * 18, "[" * 15 + "]" * 15)),
     extra('{"\\ue000":1,"\\ud83d\\ude00":2}'),  # keys in the order of their code points, not of their UTF-16
     *(
         changed(*path, "AAA", to={"a": [1, None, {"b": ""}], "manifest_sha256": HEX, "z": 1})
@@ -96,3 +95,8 @@ SOUND: list[Forge] = [
     later(*((chr(97 + at), at + 1, sum(range(at + 2, 17))) for at in range(16))),  # the last one first in the block
 ]
 """Files that every reader accepts."""
+
+LARGE_ONES = [(extra("[" + "0," * (broken.ROOM + more) + "0]"), not more) for more in (0, 1)]
+LARGE_ONES += [(extra('"' + ",[{" * 400_000 + '"'), True)]
+"""As many commas and brackets as are allowed, one more (C4), and more of them in a string, where they do not count; and
+whether a reader accepts that."""
