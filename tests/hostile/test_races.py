@@ -196,6 +196,7 @@ def test_a_model_changed_while_it_is_converted(after: int, model: Path, tmp_path
 def test_a_model_replaced_while_it_is_converted(after: int, model: Path, tmp_path: Path) -> None:
     """Before it is opened for the data that is an error; later the old file is converted, and verify says it is old."""
     other = Model([q6_k_tensor("a", (256, 2), 9), *tiny_model().tensors[1:]]).write(tmp_path / "other.gguf")
+    os.utime(other, ns=(0, 1))
     done = call("repack", model, "-o", tmp_path / "out", before=once("model.gguf", lambda: other.rename(model), after))
     if done.code:
         done.refused(3, "changed since it was indexed")
