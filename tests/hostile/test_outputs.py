@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from repack import convert_file
+from repack.files import allocation
 from repack.files.output import OutputFile
 from tests.support.calls import call, listing
 from tests.support.models import Model
@@ -274,10 +275,10 @@ def test_a_file_has_its_place_on_the_disk_before_the_work(tmp_path: Path) -> Non
 def test_a_file_system_that_cannot_allocate(
     number: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(fd: int, offset: int, length: int) -> None:
+    def refuse(fd: int, size: int) -> None:
         raise OSError(number, os.strerror(number))
 
     convert_file(model, tmp_path / "allocated.dpl")
-    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    monkeypatch.setattr(allocation, "fallocate", refuse)
     convert_file(model, tmp_path / "grown.dpl")
     assert (tmp_path / "grown.dpl").read_bytes() == (tmp_path / "allocated.dpl").read_bytes()
