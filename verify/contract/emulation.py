@@ -27,8 +27,8 @@ from verify.contract.quants.contract import Floats, Values
 
 Bits = npt.NDArray[np.uint32]
 CANONICAL_NAN = 0x7FC00000
-CHUNK_WEIGHTS = 1 << 20
-"""Weights of all rows in a piece: a few MB for each vector."""
+CHUNK_WEIGHTS = 1 << 18
+"""Weights of all rows in a piece: some MB for each vector."""
 
 
 def decode(quant: QuantType, native: Bytes, n: int, vectors: Sequence[Activations], form: Form) -> Floats:

@@ -8,17 +8,17 @@ compared with the CPU's emulation as well. On the CPU the sample alone is decode
 the digests over the sampled rows are the same.
 
 Memory, for each tensor that is decoded at once: 4 bytes for each weight of a row (its vectors), 4 native rows, and what
-the emulation needs for a piece of rows (verify/contract/emulation.py). Rows of more than a million weights are decoded
-one tensor at a time.
+the emulation needs for a piece of rows (verify/contract/emulation.py); beside it the buffers of the stages that look at
+every byte. Rows of more than a million weights are decoded one after the other. With rows of ten million weights all of
+it is less than 180 MB.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
@@ -36,9 +36,8 @@ from verify.pairs import Files, Pair, blamed, row_name
 from verify.stages.oracle import STEP_WEIGHTS, TOLERANCE, Oracle, judged, sample_rows
 from verify.verdict import Decoded, Verdict
 
-_LONG_ROW = 1 << 20
-"""Weights of a row from which on only one tensor is decoded at a time."""
-_long = Lock()
+LONG_ROW = 1 << 20
+"""Weights of a row beyond which tensors are decoded one after the other."""
 
 CheckTensor = Callable[[TensorRows, Sequence[Activations], Sequence[Form]], TensorResult]
 
@@ -67,14 +66,17 @@ def decoding(pairs: Sequence[Pair], files: Files, request: Request, verdict: Ver
         yield
         _in_turn(pairs, files, request, verdict)
         return
-    with ThreadPoolExecutor(request.threads, "decode") as pool:
-        parts = [pool.submit(_checked, pair, files, request) for pair in pairs]
+    with ThreadPoolExecutor(request.threads, "decode") as pool, ThreadPoolExecutor(1, "long rows") as one:
+        parts = [
+            (one if pair.entry.ne[0] > LONG_ROW else pool).submit(_checked, pair, files, request) for pair in pairs
+        ]
         try:
             yield
             for part in parts:
                 verdict.absorb(part.result())
         finally:
-            pool.shutdown(cancel_futures=True)
+            for threads in (pool, one):
+                threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _in_turn(pairs: Sequence[Pair], files: Files, request: Request, verdict: Verdict) -> None:
@@ -118,7 +120,7 @@ def _checked(pair: Pair, files: Files, request: Request) -> Verdict:
         return part
     if why:
         _skip(("decode",), pair, why, part)
-    with blamed("decode"), _long if pair.entry.ne[0] >= _LONG_ROW else nullcontext():
+    with blamed("decode"):
         try:
             _check_tensor(pair, contract, files, request, part)
         except (Differs, EnvironmentFailure) as error:
