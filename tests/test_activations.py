@@ -5,6 +5,7 @@ import pytest
 
 from verify.contract.activations import Activations, adversarial, pack_plain, seeded
 from verify.contract.quants.blocks import pack_blocks, pack_table
+from verify.contract.quants.halves import pack_halves
 from verify.contract.quants.quarters import pack_quarters
 
 
@@ -89,3 +90,20 @@ def test_pack_blocks_and_table_block_by_block(n: int) -> None:
             meta = packed[32 * n + 4 * k :][:4]
             assert meta[:2].view("<u2")[0] == vector.d8.view(np.uint16)[k]
             assert meta[2:].view("<i2")[0] == int(quants.sum(dtype=np.int64))
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_pack_halves_item_by_item(n: int) -> None:
+    vector = seeded(256 * n, 9)
+    packed = pack_halves(vector)
+    assert packed.shape == (304 * n,)
+    for k in range(2 * n):
+        sums = packed[256 * n + 16 * k :][:16].view("<i2")
+        d8 = packed[288 * n + 8 * k :][:8].view("<u2")
+        for group in range(4):
+            assert d8[group] == vector.d8.view(np.uint16)[4 * k + group]
+            for column in range(2):
+                first, plane = 128 * k + 32 * group + 16 * column, 2 * group + column
+                quants = vector.quants[first : first + 16]
+                assert packed[32 * n * plane + 16 * k :][:16].view(np.int8).tolist() == quants.tolist()
+                assert sums[plane] == int(quants.sum(dtype=np.int64))

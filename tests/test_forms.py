@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from repack.layout import DEFAULT
-from verify.contract.forms import LOOP, PF, PLANS, Form, forms_for, pf_applies, row_form
+from repack.layout import DEFAULT, TYPES, QuantType
+from verify.contract.forms import LOOP, PF, PLANS, Form, forms_for, pf_applies, row_form, units_of
 
 ROWS = [1, 7, 512, 1024, 2048, 2560, 4096, 16_384, 32_768, 152_064]
 
@@ -47,6 +47,17 @@ def test_what_the_compiler_is_told() -> None:
     assert "-DDPL_WHOLE=1" not in narrow.options(4095, 16, False)
 
 
+@pytest.mark.parametrize("quant", [quant for quant in TYPES.values() if units_of(quant, 1)], ids=lambda q: q.name)
+def test_every_type_gets_forms_that_a_hopper_gpu_can_hold(quant: QuantType) -> None:
+    for columns in [*range(256, 40_000, 256), 65_536, 262_144]:
+        n = columns // quant.block_weights
+        forms = {row_form(quant, n, rows, dependent) for rows in (1, 4096, 152_064) for dependent in (False, True)}
+        assert len({form.lanes for form in forms}) == 1  # the bits depend on the row's length alone
+        for form in forms:
+            assert form.fits(units_of(quant, n))
+            assert form.threads * form.blocks <= 2048
+
+
 def test_grids() -> None:
     assert Form("row", 64, 1, 128, 2).grid(9, 132) == 3
     assert Form("row", 64, 1, 128, 1, 9, "walk").grid(100_000, 132) == 9 * 132
@@ -70,8 +81,6 @@ def test_a_form_knows_the_rows_that_fit_it() -> None:
         {"lanes": 8, "threads": 40},
         {"lanes": 32, "threads": 2048},
         {"lanes": 32, "plan": "run"},
-        {"lanes": 32, "units": 2, "plan": "walk"},
-        {"lanes": 32, "rows": 2, "plan": "walk"},
     ],
 )
 def test_a_form_that_no_kernel_can_run(wrong: dict[str, int]) -> None:

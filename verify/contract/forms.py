@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from repack.layout import DEFAULT, QuantType
 from verify.contract.quants import contract_of
@@ -26,12 +28,12 @@ class Form:
     threads: int = 256
     """Threads in a block; ``threads / lanes`` groups."""
     rows: int = 1
-    """`row`: rows that a group of lanes takes at once."""
+    """`row`: rows that a group of lanes takes at once; in a walk, rows that it has in flight."""
     blocks: int = 1
     """`row`: blocks a multiprocessor that the compiler must leave registers for."""
     plan: str = "turns"
-    """`row`: in `turns` over rows of any length; `once`, which a row must fit; or `walk`: ``blocks`` blocks a
-    multiprocessor go over all rows, and a lane has at most one unit of each."""
+    """`row`: in `turns` over rows of any length; `once`, which a row must fit; or `walk`, too: ``blocks`` blocks a
+    multiprocessor go over all rows."""
 
     def __post_init__(self) -> None:
         lanes = self.lanes
@@ -39,8 +41,8 @@ class Form:
             raise ValueError(f"{lanes} lanes: expected a power of two up to {WARP}, or whole warps")
         if self.threads % lanes or self.threads % WARP or not 0 < self.threads <= 1024:
             raise ValueError(f"{self.threads} threads: expected whole rows of {lanes} lanes, whole warps, at most 1024")
-        if self.plan not in PLANS or (self.plan == "walk" and self.units * self.rows != 1):
-            raise ValueError(f"plan {self.plan}: expected one of {PLANS}, `walk` with one unit a lane")
+        if self.plan not in PLANS:
+            raise ValueError(f"plan {self.plan}: expected one of {PLANS}")
 
     def __str__(self) -> str:
         if self.name != "row":
@@ -81,8 +83,9 @@ class Form:
 
     def grid(self, rows: int, multiprocessors: int) -> int:
         """Thread blocks to launch for `rows` rows."""
-        blocks = -(-rows // (self.groups * self.rows))
-        return min(blocks, self.blocks * multiprocessors) if self.plan == "walk" else blocks
+        if self.plan == "walk":
+            return min(-(-rows // self.groups), self.blocks * multiprocessors)
+        return -(-rows // (self.groups * self.rows))
 
     def fits(self, units: int) -> bool:
         """Say whether rows of `units` units are not too long for the plan."""
@@ -117,12 +120,13 @@ def row_form(quant: QuantType, n: int, rows: int, dependent: bool = False) -> Fo
     units = units_of(quant, n)
     if quant == DEFAULT:
         return _q6_k_form(units, rows, dependent)
-    rule = _RULES[quant.number]
-    lanes = whole_lanes(-(-units // rule.units))
+    step = next(step for step in HOPPER.get(quant.number, ANY) if units <= step.units)
+    lanes = whole_lanes(-(-units // step.each))
     if lanes > MOST_LANES:
-        return Form("row", MOST_LANES, rule.units, MOST_LANES)
-    threads = lanes if lanes > 64 else 128
-    return Form("row", lanes, rule.units, threads, rule.rows, 1, "once")
+        return Form("row", MOST_LANES, step.each, MOST_LANES)
+    threads = lanes if lanes >= step.threads else step.threads // lanes * lanes
+    blocks = REGISTERS // (threads * step.registers) if step.registers else 1
+    return Form("row", lanes, step.each, threads, step.rows, max(blocks, 1), "once")
 
 
 def forms_for(quant: QuantType, n: int, rows: int, names: tuple[str, ...] = FORM_NAMES) -> tuple[Form, ...]:
@@ -135,38 +139,46 @@ def forms_for(quant: QuantType, n: int, rows: int, names: tuple[str, ...] = FORM
     return tuple(form for form in forms if form.name in names)
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """What a Hopper GPU likes of a type, measured on an H200 (docs/lab)."""
+class Step(NamedTuple):
+    """What is best for rows of up to so many units of a type."""
 
-    units: int
-    """Units a lane takes at once."""
+    units: float
+    """Units in a row, at most."""
+    each: int
+    """Units that a lane takes at once."""
     rows: int
-    """Rows a group of lanes takes at once."""
+    """Rows that a group of lanes takes at once."""
+    threads: int = 96
+    """Threads in a block, at least about so many."""
+    registers: int = 0
+    """Registers a thread that the compiler is held to by the number of blocks; 0 leaves it to the compiler."""
 
 
-MOST_LANES = 512
-_RULES = {
-    number: Rule(units, rows)
-    for number, units, rows in (
-        (2, 5, 1),  # Q4_0
-        (3, 2, 1),  # Q4_1
-        (6, 2, 2),  # Q5_0
-        (7, 2, 1),  # Q5_1
-        (8, 2, 1),  # Q8_0
-        (10, 1, 2),  # Q2_K
-        (11, 2, 1),  # Q3_K
-        (20, 3, 2),  # IQ4_NL
-        (23, 2, 1),  # IQ4_XS
-        (39, 2, 2),  # MXFP4
-    )
+MOST_LANES = 640
+REGISTERS = 65_536
+ANY = (Step(320, 1, 1, 128), Step(math.inf, 2, 1))
+"""For a type that nobody has measured."""
+_FOUR_BITS = (Step(128, 1, 2, 256), Step(160, 2, 2), Step(640, 1, 2), Step(math.inf, 2, 2))
+_FIVE_BITS = (Step(128, 1, 2, 128, 64), Step(160, 5, 1, 128, 80), Step(math.inf, 2, 2, 96, 64))
+HOPPER = {
+    2: _FOUR_BITS,  # Q4_0
+    3: _FOUR_BITS,  # Q4_1, not measured by itself
+    6: _FIVE_BITS,  # Q5_0
+    7: _FIVE_BITS,  # Q5_1, not measured by itself
+    8: (Step(320, 1, 2, 256), Step(896, 2, 1), Step(1344, 3, 1), Step(math.inf, 5, 1)),  # Q8_0
+    # Q2_K
+    10: (Step(32, 1, 1, 128, 64), Step(64, 2, 2, 128, 80), Step(96, 1, 1, 96, 64), Step(math.inf, 1, 2)),
+    11: (Step(32, 1, 1, 128), Step(48, 3, 1, 128, 80), Step(math.inf, 1, 1)),  # Q3_K
+    # IQ4_NL, MXFP4
+    20: (Step(128, 1, 2, 256, 64), Step(160, 5, 1, 128, 64), Step(math.inf, 2, 2, 96, 64)),
+    39: (Step(96, 3, 1, 128), Step(128, 1, 2, 256, 64), Step(160, 5, 1, 128, 64), Step(math.inf, 2, 2, 96, 64)),
 }
+"""By ggml's number: what an H200 likes best, ascending by units; docs/lab has the figures. Other chips get the same."""
 
 # Q6_K, measured more closely.
 MULTIPROCESSORS = 132
 ONE_UNIT_LANES = 416  # one unit a lane up to here
 WARPS = 30, 32  # at least so many in flight, of ordinary and of dependent launches: 51 to 68 registers a thread
-REGISTERS = 65_536
 
 
 def _q6_k_form(units: int, rows: int, dependent: bool) -> Form:
@@ -177,7 +189,7 @@ def _q6_k_form(units: int, rows: int, dependent: bool) -> Form:
     dependent launch walks if every group of the grid has a second row to fetch and not too many more.
     """
     if units > 480:  # two units a lane; beyond 1024 units, in turns
-        lanes = min(whole_lanes(-(-units // 2)), MOST_LANES)
+        lanes = min(whole_lanes(-(-units // 2)), 512)
         blocks = REGISTERS // (lanes * 64)
         return Form("row", lanes, 2, lanes, 1, blocks, "once") if units <= 1024 else Form("row", lanes, 2, lanes)
     lanes = whole_lanes(units)

@@ -104,6 +104,16 @@ __device__ __forceinline__ u32 late4(const u8* p) {
 #endif
 }
 
+__device__ __forceinline__ uint2 late8(const u8* p) {
+#ifdef __CUDA_ARCH__
+    uint2 v;
+    asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p) : "memory");
+    return v;
+#else
+    return *(const uint2*)p;
+#endif
+}
+
 __device__ __forceinline__ u16 late2(const u8* p) {
 #ifdef __CUDA_ARCH__
     u16 v;

@@ -10,8 +10,8 @@
 #ifndef DPL_BLOCKS
 #define DPL_BLOCKS 1  // blocks a multiprocessor that the compiler must leave registers for
 #endif
-// 0: rows of any length, in as many turns as it takes. 1: rows of at most LANES * UNITS units, and no loop. 2: rows of at most
-// LANES units; a grid that the device holds at once walks over them.
+// 0: rows of any length, in as many turns as it takes. 1: rows of at most LANES * UNITS units, and no loop. 2: the same rows; a
+// grid that the device holds at once walks over them.
 #ifndef DPL_PLAN
 #define DPL_PLAN 0
 #endif
@@ -96,42 +96,64 @@ __device__ __forceinline__ void decode(const u8* weights, const u8* activations,
     store_sums<LANES, THREADS, ROWS, whole, DPL_ADD>(sums, out + row, mine, left, added);
 }
 
+// A lane's units of a row, if there is such a row.
+template <class L>
+__device__ __forceinline__ void fetch(const u8* weights, u32 row, u32 count, u32 stride, int n, Unit* units) {
+    if (row >= count) return;
+#pragma unroll
+    for (int i = 0; i < UNITS; ++i)
+        units[i] = load_unit<L>(weights + (u64)stride * row, 0, n, min(lane_index() + i * LANES, UNITS_A_BLOCK * n - 1u));
+}
+
 __device__ __forceinline__ float with_addend(float sum, const float* addend, u32 row) {
     return DPL_ADD ? __fadd_rn(sum, __uint_as_float(late4((const u8*)(addend + row)))) : sum;
 }
 
 // The same for a grid that the device holds at once: group g takes the rows g, g + G, g + 2 G, ..., keeps its activations
-// in registers, and fetches a row while it adds up the one before. The warps of a row meet only once in CHUNK rows.
+// in registers, and has the next ROWS rows in flight while it adds one up. The warps of a row meet only once in CHUNK rows.
 template <class L>
 __device__ __forceinline__ void walk(const u8* weights, const u8* activations, const float* addend, float* out, u32 count, int n) {
     enum { CHUNK = 32, WARPS = THREADS / 32 };
     __shared__ float warps[CHUNK][WARPS];
     let_next_start();
-    const u32 lane = lane_index(), last = UNITS_A_BLOCK * n - 1, k = min(lane, last);
-    const u32 step = gridDim.x * GROUPS, group = group_index(), stride = (u32)L::stride(n);
+    const u32 lane = lane_index(), last = UNITS_A_BLOCK * n - 1, stride = (u32)L::stride(n);
+    const u32 step = gridDim.x * GROUPS, group = group_index();
     u32 row = blockIdx.x * GROUPS + group, done = 0;
-    Unit unit = load_unit<L>(weights + (u64)stride * min(row, count - 1), 0, n, k);
+    Unit units[ROWS][UNITS];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) fetch<L>(weights, row + r * step, count, stride, n, units[r]);
     wait_for_previous();
-    const Inputs inputs = load_inputs(activations, n, k);
-    while (row - group < count) {
-        float sum = __fadd_rn(0.0f, unit_value(unit, inputs, k));
-        if (lane > last) sum = 0.0f;
-        row += step;
-        if (row < count) unit = load_unit<L>(weights + (u64)stride * row, 0, n, k);
-        wait_for_previous();  // nothing to wait for: it keeps the loads here
-        sum = fold<LANES>(sum);
-        if (LANES <= 32 && lane == 0 && row - step < count) out[row - step] = with_addend(sum, addend, row - step);
-        if (LANES > 32 && threadIdx.x % 32 == 0) warps[done][threadIdx.x / 32] = sum;
-        if (LANES > 32 && (++done == CHUNK || row - group >= count)) {
-            __syncthreads();
-#pragma unroll 1
-            for (u32 item = threadIdx.x; item < done * GROUPS; item += THREADS) {
-                const u32 finished = row - group + item % GROUPS - (done - item / GROUPS) * step;
-                const float total = add_warps<LANES>(warps[item / GROUPS] + item % GROUPS * (LANES / 32));
-                if (finished < count) out[finished] = with_addend(total, addend, finished);
+    Inputs inputs[UNITS];
+#pragma unroll
+    for (int i = 0; i < UNITS; ++i) inputs[i] = load_inputs(activations, n, min(lane + i * LANES, last));
+    while (true) {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            if (row - group >= count) return;
+            float sum = 0.0f;
+#pragma unroll
+            for (int i = 0; i < UNITS; ++i) {
+                const u32 k = lane + i * LANES;
+                const float value = unit_value(units[r][i], inputs[i], min(k, last));
+                if (k <= last) sum = __fadd_rn(sum, value);
             }
-            __syncthreads();
-            done = 0;
+            row += step;
+            fetch<L>(weights, row + (ROWS - 1) * step, count, stride, n, units[r]);
+            wait_for_previous();  // nothing to wait for: it keeps the loads here
+            sum = fold<LANES>(sum);
+            if (LANES <= 32 && lane == 0 && row - step < count) out[row - step] = with_addend(sum, addend, row - step);
+            if (LANES > 32 && threadIdx.x % 32 == 0) warps[done][threadIdx.x / 32] = sum;
+            if (LANES > 32 && (++done == CHUNK || row - group >= count)) {
+                __syncthreads();
+#pragma unroll 1
+                for (u32 item = threadIdx.x; item < done * GROUPS; item += THREADS) {
+                    const u32 finished = row - group + item % GROUPS - (done - item / GROUPS) * step;
+                    const float total = add_warps<LANES>(warps[item / GROUPS] + item % GROUPS * (LANES / 32));
+                    if (finished < count) out[finished] = with_addend(total, addend, finished);
+                }
+                __syncthreads();
+                done = 0;
+            }
         }
     }
 }

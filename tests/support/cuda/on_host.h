@@ -55,6 +55,13 @@ static int __dp4a(int a, int b, int sum) {
     return sum;
 }
 static int __dp2a_lo(int a, int b, int sum) { return sum + (int16_t)a * (int8_t)b + (a >> 16) * (int8_t)(b >> 8); }
+static int __dp2a_hi(int a, int b, int sum) { return __dp2a_lo(a, b >> 16, sum); }
+static unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
+    const uint64_t bytes = (uint64_t)b << 32 | a;
+    unsigned v = 0;
+    for (int i = 0; i < 4; ++i) v |= (unsigned)(bytes >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
+    return v;
+}
 static int min(int a, int b) { return a < b ? a : b; }
 static unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
 static void atomicMin(unsigned long long* p, unsigned long long value) { if (value < *p) *p = value; }

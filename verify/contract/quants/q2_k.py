@@ -15,7 +15,7 @@ import numpy.typing as npt
 from repack.layout import TYPES
 from repack.rows import Bytes
 from verify.contract.activations import Activations
-from verify.contract.quants import quarters
+from verify.contract.quants import halves, quarters
 from verify.contract.quants.contract import Contract, Floats, fields_of, group_dots, group_sums, scales_of
 
 _TYPE = TYPES[10]
@@ -36,17 +36,18 @@ def dequantize(native: Bytes, n: int) -> npt.NDArray[np.float64]:
 
 
 def values(native: Bytes, n: int, vectors: Sequence[Activations]) -> Floats:
-    """``d * (((d8 t)0 + (d8 t)1) + ...) - dmin * (((d8 u)0 + (d8 u)1) + ...)`` for each quarter.
+    """``d * (((d8 t)0 + (d8 t)1) + ...) - dmin * (((d8 u)0 + (d8 u)1) + ...)`` for each half of a block.
 
-    t is ``(s & 15) * sum(q x)`` and u ``(s >> 4) * sum(x)`` over 16 weights, integers of at most 2^17.
+    t is the sum of ``(s & 15) * sum(q x)``, and u of ``(s >> 4) * sum(x)``, over the two columns of a group: integers
+    of at most 2^18.
     """
     fields = fields_of(native, _TYPE, n)
     rows, d8 = len(native), scales_of(vectors)
     packed = fields["scales"].reshape(rows, -1)
     dots = group_dots(quarters.two_bits(fields["qs"]).reshape(rows, -1), vectors, 16) * (packed & 15).astype(np.float32)
     minima = group_sums(vectors, 16) * (packed >> 4).astype(np.float32)
-    d, dmin = (np.repeat(np.asarray(fields["dm"][..., at], np.float32), quarters.UNITS, axis=-1) for at in (0, 1))
-    return d * quarters.sum_groups(dots, d8) - dmin * quarters.sum_groups(minima, d8)
+    d, dmin = (np.repeat(np.asarray(fields["dm"][..., at], np.float32), halves.UNITS, axis=-1) for at in (0, 1))
+    return d * halves.sum_halves(dots, d8) - dmin * halves.sum_halves(minima, d8)
 
 
-CONTRACT = Contract(_TYPE, dequantize, quarters.UNITS, values, quarters.pack_quarters)
+CONTRACT = Contract(_TYPE, dequantize, halves.UNITS, values, halves.pack_halves)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from repack.layout import TYPES
 from repack.rows import Bytes
 from verify.contract.activations import Activations
-from verify.contract.quants import quarters
+from verify.contract.quants import halves, quarters
 from verify.contract.quants.contract import Contract, Floats, fields_of, group_dots, scales_of, single
 
 _TYPE = TYPES[11]
@@ -40,13 +40,16 @@ def dequantize(native: Bytes, n: int) -> npt.NDArray[np.float64]:
 
 
 def values(native: Bytes, n: int, vectors: Sequence[Activations]) -> Floats:
-    """``d * (((d8 t)0 + (d8 t)1) + ...)`` for each quarter, with ``t = (s - 32) * sum(quant x)``, at most 2^18."""
+    """``d * (((d8 t)0 + (d8 t)1) + ...)`` for each half of a block.
+
+    t is the sum of ``(s - 32) * sum(quant x)`` over the two columns of a group, an integer of at most 2^19.
+    """
     fields = fields_of(native, _TYPE, n)
     rows = len(native)
     third = np.unpackbits(fields["hmask"], axis=-1, bitorder="little").reshape(rows, n, 32, 8).transpose(0, 1, 3, 2)
     quants = (quarters.two_bits(fields["qs"]) | third.reshape(rows, n, 256) << 2).astype(np.int8) - 4
     terms = group_dots(quants.reshape(rows, -1), vectors, 16) * _scales(fields["scales"]).reshape(rows, -1)
-    return np.repeat(single(fields["d"]), quarters.UNITS, axis=-1) * quarters.sum_groups(terms, scales_of(vectors))
+    return np.repeat(single(fields["d"]), halves.UNITS, axis=-1) * halves.sum_halves(terms, scales_of(vectors))
 
 
 def _scales(packed: npt.NDArray[Any]) -> Floats:
@@ -57,4 +60,4 @@ def _scales(packed: npt.NDArray[Any]) -> Floats:
     return scales
 
 
-CONTRACT = Contract(_TYPE, dequantize, quarters.UNITS, values, quarters.pack_quarters)
+CONTRACT = Contract(_TYPE, dequantize, halves.UNITS, values, halves.pack_halves)

@@ -1,56 +1,73 @@
-// Q3_K: 256 weights in 110 bytes; verify/contract/quants/q3_k.py says what they mean. A unit is a quarter of a block: 16 bytes of qs hold
-// two bits of 16 columns of all four groups of a half, 16 bytes of hmask the third (for both halves), 12 bytes all scales.
+// Q3_K: 256 weights in 110 bytes; verify/contract/quants/q3_k.py says what they mean. A unit is half a block: 32 bytes of qs hold two bits
+// of each weight, 32 bytes of hmask the third (for both halves), 12 bytes all scales.
 #pragma once
 
-enum { BLOCK_WEIGHTS = 256, ALIGN = 2, UNITS_A_BLOCK = 4 };
+enum { BLOCK_WEIGHTS = 256, ALIGN = 2, UNITS_A_BLOCK = 2 };
 #define DPL_FIELDS(F) F(QS, 0, 64, 32) F(HMASK, 1, 32, 0) F(SCALES, 2, 12, 96) F(D, 3, 2, 108)
 
 #include "layouts.cuh"
-#include "quarters.cuh"
+#include "halves.cuh"
 
 struct Unit {
-    uint4 two, third;
+    uint4 two[2], third[2];
     u32 scales[3];
     u16 d;
 };
 
 template <class L>
 __device__ __forceinline__ Unit load_unit(const u8* base, u32 row, int n, u32 k) {
-    const u32 block = k >> 2, column = 16 * (k & 1);
+    const u32 block = k >> 1;
+    const u8* qs = base + (row + (L::PLANES ? 32 * k : L::at(block, QS) + 32 * (k & 1))) + L::start(n, QS);
+    const u8* hmask = base + (row + L::at(block, HMASK)) + L::start(n, HMASK);
     const u8* scales = base + (row + L::at(block, SCALES)) + L::start(n, SCALES);
     Unit unit;
-    unit.two = L::template load16<QS>(base + (row + (L::PLANES ? 16 * k : L::at(block, QS) + 16 * (k & 3))) + L::start(n, QS));
-    unit.third = L::template load16<HMASK>(base + (row + L::at(block, HMASK) + column) + L::start(n, HMASK));
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+        unit.two[c] = L::template load16<QS>(qs + 16 * c);
+        unit.third[c] = L::template load16<HMASK>(hmask + 16 * c);
+    }
 #pragma unroll
     for (int i = 0; i < 3; ++i) unit.scales[i] = L::template load4<SCALES>(scales + 4 * i);
     unit.d = L::template load2<D>(base + (row + L::at(block, D)) + L::start(n, D));
     return unit;
 }
 
-// Four columns of all four groups; bit g of a byte of `third` is the third bit of group g.
+// Four columns of all four groups: bits 2 g and 2 g + 1 of `two` with bit g of `third` above them. Quants are multiplied where the two
+// bits stand, those of the last group four times lower: 1, 4, 16 and 16 times as large.
 __device__ __forceinline__ void add_columns(u32 two, u32 third, u32 x0, u32 x1, u32 x2, u32 x3, int* dots) {
-    dots[0] = __dp4a((int)((two & 0x03030303u) | (third << 2 & 0x04040404u)), (int)x0, dots[0]);
-    dots[1] = __dp4a((int)((two >> 2 & 0x03030303u) | (third << 1 & 0x04040404u)), (int)x1, dots[1]);
-    dots[2] = __dp4a((int)((two >> 4 & 0x03030303u) | (third & 0x04040404u)), (int)x2, dots[2]);
-    dots[3] = __dp4a((int)((two >> 6 & 0x03030303u) | (third >> 1 & 0x04040404u)), (int)x3, dots[3]);
+    const u32 third3 = third << 3;
+    dots[0] = dot_unsigned((two & 0x03030303u) | (third << 2 & 0x04040404u), x0, dots[0]);
+    dots[1] = dot_unsigned((two & 0x0c0c0c0cu) | (third3 & 0x10101010u), x1, dots[1]);
+    dots[2] = dot_unsigned((two & 0x30303030u) | (third << 4 & 0x40404040u), x2, dots[2]);
+    dots[3] = dot_unsigned((two >> 2 & 0x30303030u) | (third3 & 0x40404040u), x3, dots[3]);
 }
 
-// d (d8[0] t0 + ...) with t = (scale - 32) (dot(q, x) - 4 sum(x)), at most 2^18 and exact (0xfc is -4 as a byte). The scales of a
-// quarter's groups are two and two in the 16-bit halves of a word: their low four bits at 8 column + 4 half of the first and second
-// word, the two above them there and two bits further in the third.
+// d (d8[0] t0 + ...) with t = (scale - 32) (dot(q, x) - 4 sum(x)) over both columns of a group, at most 2^19 and exact. dot(q, x) is
+// at most 14224.
 __device__ __forceinline__ float unit_value(const Unit& q, const Inputs& v, u32 k) {
-    const u32 half = 4 * (k >> 1 & 1), place = 8 * (k & 1) + half;
-    int dots[4] = {0, 0, 0, 0};
-    add_columns(q.two.x, q.third.x >> half, v.x[0].x, v.x[1].x, v.x[2].x, v.x[3].x, dots);
-    add_columns(q.two.y, q.third.y >> half, v.x[0].y, v.x[1].y, v.x[2].y, v.x[3].y, dots);
-    add_columns(q.two.z, q.third.z >> half, v.x[0].z, v.x[1].z, v.x[2].z, v.x[3].z, dots);
-    add_columns(q.two.w, q.third.w >> half, v.x[0].w, v.x[1].w, v.x[2].w, v.x[3].w, dots);
-    const u32 above = q.scales[2] >> place;
-    const u32 first = (q.scales[0] >> place & 0x000f000fu) | (above << 4 & 0x00300030u);
-    const u32 second = (q.scales[1] >> place & 0x000f000fu) | (above << 2 & 0x00300030u);
-    const int t0 = ((int)(first & 63) - 32) * __dp2a_lo((int)v.meta.z, 0x00fc, dots[0]);
-    const int t1 = ((int)(first >> 16) - 32) * __dp2a_lo((int)v.meta.z, 0xfc00, dots[1]);
-    const int t2 = ((int)(second & 63) - 32) * __dp2a_lo((int)v.meta.w, 0x00fc, dots[2]);
-    const int t3 = ((int)(second >> 16) - 32) * __dp2a_lo((int)v.meta.w, 0xfc00, dots[3]);
-    return __fmul_rn(half_to_float(q.d), sum_groups(v, t0, t1, t2, t3));
+    const u32 half = 4 * (k & 1);
+    int dots[2][4] = {};
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+        add_columns(q.two[c].x, q.third[c].x >> half, v.x[c].x, v.x[2 + c].x, v.x[4 + c].x, v.x[6 + c].x, dots[c]);
+        add_columns(q.two[c].y, q.third[c].y >> half, v.x[c].y, v.x[2 + c].y, v.x[4 + c].y, v.x[6 + c].y, dots[c]);
+        add_columns(q.two[c].z, q.third[c].z >> half, v.x[c].z, v.x[2 + c].z, v.x[4 + c].z, v.x[6 + c].z, dots[c]);
+        add_columns(q.two[c].w, q.third[c].w >> half, v.x[c].w, v.x[2 + c].w, v.x[4 + c].w, v.x[6 + c].w, dots[c]);
+    }
+    // Scales as signed bytes: s + 96 with its upper bit turned is s - 32.
+    const u32 above = q.scales[2] >> half;
+    const u32 scales[2] = {
+        ((q.scales[0] >> half & 0x0f0f0f0fu | (above << 4 & 0x30303030u)) + 0x60606060u) ^ 0x80808080u,
+        ((q.scales[1] >> half & 0x0f0f0f0fu | (above << 2 & 0x30303030u)) + 0x60606060u) ^ 0x80808080u,
+    };
+    const u32 sums[4] = {v.sums.x, v.sums.y, v.sums.z, v.sums.w};
+    int t[4];
+#pragma unroll
+    for (int g = 0; g < 4; ++g) {
+        const int shift = g == 3 ? 4 : 2 * g;
+        const int pair = pair_of(dots[0][g] >> shift, dots[1][g] >> shift), factors = (int)scales[g >> 1];
+        const int sum = g & 1 ? __dp2a_hi((int)sums[g], factors, 0) : __dp2a_lo((int)sums[g], factors, 0);
+        t[g] = (g & 1 ? __dp2a_hi(pair, factors, 0) : __dp2a_lo(pair, factors, 0)) - 4 * sum;
+    }
+    return __fmul_rn(half_to_float(q.d), sum_groups(v, t));
 }
