@@ -154,6 +154,11 @@ REFUSED: dict[str, tuple[bytes | Callable[[], bytes], tuple[str, ...]]] = {
         with_pairs(pair("split.count", U64, 1 << 60), pair("split.no", U16, 0)),
         ("not named so",),
     ),
+    "a shard that says so by its number alone": (with_pairs(pair("split.no", U16, 1)), ("split.no `1`",)),
+    "a shard that says so by the number of tensors": (
+        with_pairs(pair("split.tensors.count", I32, 9)),
+        ("does not hold all of its tensors", "found 1, expected `9`"),
+    ),
     "a number of shards that is text": (with_pairs(pair("split.count", STRING, "2")), ("split.count", "no integer")),
     **{
         f"a shard number that is {name}": (with_pairs(pair("split.count", U16, 2), no), ("split.no",))
@@ -178,6 +183,21 @@ def test_refused_in_one_line(kind: str, tmp_path: Path) -> None:
         return
     out.write_bytes(sidecar_of(tiny_model()))
     call("verify", "--quiet", model, out, memory=256 * MIB).refused(3, "model.gguf`", *words)
+
+
+@pytest.mark.parametrize("count", [None, 0, 1])
+def test_a_shard_by_its_name_is_not_proven_alone(count: int | None, tmp_path: Path) -> None:
+    """Without its keys nothing but its name says that it is one; a sidecar of it would be taken for the model's."""
+    model, out = tmp_path / "m-00002-of-00003.gguf", tmp_path / "m.dpl"
+    tiny_model().write(tmp_path / "m.gguf")
+    assert call("repack", tmp_path / "m.gguf", "-o", out).code == 0
+    keys = () if count is None else (pair("split.count", U16, count),)
+    Model(tiny_model().tensors, (ARCH, *keys)).write(model)
+    words = ("m-00002-of-00003.gguf", "named as one of 3 shards", "rename")
+    call("verify", "--quiet", model, out).refused(3, *words)
+    out.unlink()
+    call("repack", model, "-o", out).refused(3, *words)
+    assert not out.exists()
 
 
 NOTHING = {
@@ -258,3 +278,12 @@ def test_a_damaged_model_is_named_before_an_output_that_exists(tmp_path: Path) -
     (tmp_path / "m.dpl").write_bytes(b"old")
     call("repack", tmp_path / "m.gguf", "-o", tmp_path / "m.dpl", "--force").refused(3)
     assert (tmp_path / "m.dpl").read_bytes() == b"old"
+
+
+def test_a_tensor_that_makes_no_sense_can_be_left_out(tmp_path: Path) -> None:
+    model, out = tmp_path / "m.gguf", tmp_path / "m.dpl"
+    model.write_bytes(with_tensors(T("odd", (384, 2), data=bytes(999))))
+    call("repack", model, "-o", out).refused(3, "`odd`", "multiple of 256")
+    assert call("repack", model, "-o", out, "--exclude", "odd").code == 0
+    done = call("verify", model, out)
+    assert (done.code, done.err) == (0, "")
