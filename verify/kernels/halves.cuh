@@ -28,8 +28,8 @@ __device__ __forceinline__ int pair_of(int low, int high) { return (int)__byte_p
 
 // ((d8[0] t0 + d8[1] t1) + d8[2] t2) + d8[3] t3
 __device__ __forceinline__ float sum_groups(const Inputs& v, const int* t) {
-    float sum = __fmul_rn(half_to_float((u16)v.d8.x), (float)t[0]);
-    sum = __fadd_rn(sum, __fmul_rn(half_to_float((u16)(v.d8.x >> 16)), (float)t[1]));
-    sum = __fadd_rn(sum, __fmul_rn(half_to_float((u16)v.d8.y), (float)t[2]));
-    return __fadd_rn(sum, __fmul_rn(half_to_float((u16)(v.d8.y >> 16)), (float)t[3]));
+    float sum = mul(half_to_float((u16)v.d8.x), (float)t[0]);
+    sum = add(sum, mul(half_to_float((u16)(v.d8.x >> 16)), (float)t[1]));
+    sum = add(sum, mul(half_to_float((u16)v.d8.y), (float)t[2]));
+    return add(sum, mul(half_to_float((u16)(v.d8.y >> 16)), (float)t[3]));
 }

@@ -58,7 +58,7 @@ __device__ __forceinline__ float loop_value(const LoopUnit& unit) {
     const int dot0 = dot16(unit.ql[0], unit.qh[0], unit.x[0], unit.group) - 32 * sum16(unit.x[0]);
     const int dot1 = dot16(unit.ql[1], unit.qh[1], unit.x[1], unit.group) - 32 * sum16(unit.x[1]);
     const int sum = (signed char)unit.scales * dot0 + (signed char)(unit.scales >> 8) * dot1;
-    return __fmul_rn(__fmul_rn(half_to_float(unit.d), half_to_float(unit.d8)), (float)sum);
+    return mul(mul(half_to_float(unit.d), half_to_float(unit.d8)), (float)sum);
 }
 
 template <class L>
@@ -66,7 +66,7 @@ __device__ __forceinline__ void loop(const u8* weights, const u8* activations, f
     const u8* row = weights + (long long)blockIdx.x * L::stride(n);
     float sum = 0.0f;
     for (int u = threadIdx.x; u < 8 * n; u += THREADS)
-        sum = __fadd_rn(sum, loop_value(load_loop_unit<L>(row, activations, n, u)));
+        sum = add(sum, loop_value(load_loop_unit<L>(row, activations, n, u)));
     store_sums<THREADS, THREADS, 1>(&sum, out, blockIdx.x, 0);
 }
 
@@ -78,9 +78,9 @@ __device__ __forceinline__ void pf(const u8* weights, const u8* activations, flo
     const int u = threadIdx.x, last = 8 * n - 1;
     const LoopUnit first = load_loop_unit<L>(row, activations, n, u);
     const LoopUnit second = load_loop_unit<L>(row, activations, n, min(u + THREADS, last));
-    float sum = __fadd_rn(0.0f, loop_value(first));
+    float sum = add(0.0f, loop_value(first));
     const float value = loop_value(second);
-    if (u + THREADS <= last) sum = __fadd_rn(sum, value);
+    if (u + THREADS <= last) sum = add(sum, value);
     store_sums<THREADS, THREADS, 1>(&sum, out, blockIdx.x, 0);
 }
 

@@ -15,6 +15,38 @@ __device__ __forceinline__ float half_to_float(u16 bits) {
     return value;
 }
 
+// Arithmetic of the decode contract: rounded once, subnormals kept. CuPy always compiles with -ftz=true, which turns __fmul_rn and its
+// kind into instructions that flush them, and 2^(e - 128) of MXFP4 is subnormal for small e; what is written out stays as it is.
+__device__ __forceinline__ float mul(float a, float b) {
+#ifdef __CUDA_ARCH__
+    float v;
+    asm("mul.rn.f32 %0, %1, %2;" : "=f"(v) : "f"(a), "f"(b));
+    return v;
+#else
+    return a * b;
+#endif
+}
+
+__device__ __forceinline__ float add(float a, float b) {
+#ifdef __CUDA_ARCH__
+    float v;
+    asm("add.rn.f32 %0, %1, %2;" : "=f"(v) : "f"(a), "f"(b));
+    return v;
+#else
+    return a + b;
+#endif
+}
+
+__device__ __forceinline__ float sub(float a, float b) {
+#ifdef __CUDA_ARCH__
+    float v;
+    asm("sub.rn.f32 %0, %1, %2;" : "=f"(v) : "f"(a), "f"(b));
+    return v;
+#else
+    return a - b;
+#endif
+}
+
 // Weights: a load that stays where it is written, before `wait_for_previous`. A load through the read-only path need not:
 // the compiler moves it behind the wait, and towards its first use, where it is waited for alone. KEEP: in the L1, too.
 // All fields of a row by the same policy: with two, benchmarks that rotate over copies find the favoured field still in

@@ -18,8 +18,8 @@ __device__ __forceinline__ Inputs load_inputs(const u8* activations, int n, u32 
 
 // ((d8[0] t0 + d8[1] t1) + d8[2] t2) + d8[3] t3
 __device__ __forceinline__ float sum_groups(const Inputs& v, int t0, int t1, int t2, int t3) {
-    float sum = __fmul_rn(half_to_float((u16)v.meta.x), (float)t0);
-    sum = __fadd_rn(sum, __fmul_rn(half_to_float((u16)(v.meta.x >> 16)), (float)t1));
-    sum = __fadd_rn(sum, __fmul_rn(half_to_float((u16)v.meta.y), (float)t2));
-    return __fadd_rn(sum, __fmul_rn(half_to_float((u16)(v.meta.y >> 16)), (float)t3));
+    float sum = mul(half_to_float((u16)v.meta.x), (float)t0);
+    sum = add(sum, mul(half_to_float((u16)(v.meta.x >> 16)), (float)t1));
+    sum = add(sum, mul(half_to_float((u16)v.meta.y), (float)t2));
+    return add(sum, mul(half_to_float((u16)(v.meta.y >> 16)), (float)t3));
 }

@@ -88,7 +88,7 @@ __device__ __forceinline__ void decode(const u8* weights, const u8* activations,
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
                 const float value = unit_value(units[r][i], inputs, min(k, last));
-                if (k <= last) sums[r] = __fadd_rn(sums[r], value);
+                if (k <= last) sums[r] = add(sums[r], value);
             }
         }
         first += LANES * UNITS;
@@ -106,7 +106,7 @@ __device__ __forceinline__ void fetch(const u8* weights, u32 row, u32 count, u32
 }
 
 __device__ __forceinline__ float with_addend(float sum, const float* addend, u32 row) {
-    return DPL_ADD ? __fadd_rn(sum, __uint_as_float(late4((const u8*)(addend + row)))) : sum;
+    return DPL_ADD ? add(sum, __uint_as_float(late4((const u8*)(addend + row)))) : sum;
 }
 
 // The same for a grid that the device holds at once: group g takes the rows g, g + G, g + 2 G, ..., keeps its activations
@@ -135,7 +135,7 @@ __device__ __forceinline__ void walk(const u8* weights, const u8* activations, c
             for (int i = 0; i < UNITS; ++i) {
                 const u32 k = lane + i * LANES;
                 const float value = unit_value(units[r][i], inputs[i], min(k, last));
-                if (k <= last) sum = __fadd_rn(sum, value);
+                if (k <= last) sum = add(sum, value);
             }
             row += step;
             fetch<L>(weights, row + (ROWS - 1) * step, count, stride, n, units[r]);
@@ -214,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     float sum = 0.0f;
     for (u32 k = lane; k <= last; k += LANES) {
         const Unit unit = load_unit<Staged>((const u8*)mine + start % 16, 0, n, k);
-        sum = __fadd_rn(sum, unit_value(unit, load_inputs(activations, n, k), k));
+        sum = add(sum, unit_value(unit, load_inputs(activations, n, k), k));
     }
     store_sums<LANES, THREADS, 1>(&sum, out + first, group_index(), (u32)(rows - first));
 }

@@ -10,7 +10,7 @@ __device__ __forceinline__ float fold(float value) {
     static_assert(LANES <= 32 ? (LANES & (LANES - 1)) == 0 : LANES % 32 == 0, "a power of two, or whole warps");
 #pragma unroll
     for (int offset = (LANES < 32 ? LANES : 32) / 2; offset > 0; offset /= 2)
-        value = __fadd_rn(value, __shfl_xor_sync(0xffffffffu, value, offset));
+        value = add(value, __shfl_xor_sync(0xffffffffu, value, offset));
     return value;
 }
 
@@ -19,7 +19,7 @@ template <int LANES>
 __device__ __forceinline__ float add_warps(const float* warps) {
     float sum = warps[0];
 #pragma unroll
-    for (int warp = 1; warp < LANES / 32; ++warp) sum = __fadd_rn(sum, warps[warp]);
+    for (int warp = 1; warp < LANES / 32; ++warp) sum = add(sum, warps[warp]);
     return sum;
 }
 
@@ -33,7 +33,7 @@ __device__ __forceinline__ void store_sums(const float* sums, float* out, u32 ro
     if (LANES <= 32) {
         for (int r = 0; r < ROWS; ++r) {
             const float sum = fold<LANES>(sums[r]);
-            if (lane == (ADD ? r : 0) && (WHOLE || row + r < rows)) out[row + r] = ADD ? __fadd_rn(sum, added) : sum;
+            if (lane == (ADD ? r : 0) && (WHOLE || row + r < rows)) out[row + r] = ADD ? add(sum, added) : sum;
         }
     } else {
         __shared__ float warps[ROWS][THREADS / 32];
@@ -46,7 +46,7 @@ __device__ __forceinline__ void store_sums(const float* sums, float* out, u32 ro
         const int r = ROWS == 1 ? 0 : lane, group = LANES == THREADS ? 0 : threadIdx.x / LANES;
         if ((ROWS == 1 ? lane == 0 : lane < ROWS) && (WHOLE || row + r < rows)) {
             const float sum = add_warps<LANES>(warps[r] + group * (LANES / 32));
-            out[row + r] = ADD ? __fadd_rn(sum, added) : sum;
+            out[row + r] = ADD ? add(sum, added) : sum;
         }
     }
 }

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from repack.layout import TYPES
 from repack.rows import Bytes
 from verify.contract.activations import Activations
-from verify.contract.quants.blocks import nibbles, pack_table, scaled
-from verify.contract.quants.contract import Contract, Floats, fields_of
+from verify.contract.quants.blocks import nibbles, pack_table
+from verify.contract.quants.contract import Contract, Floats, fields_of, group_dots, scales_of
 
 _TYPE = TYPES[39]
 _TABLE = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
@@ -32,11 +32,13 @@ def dequantize(native: Bytes, n: int) -> npt.NDArray[np.float64]:
 
 
 def values(native: Bytes, n: int, vectors: Sequence[Activations]) -> Floats:
-    """One value a block."""
+    """``d * (d8 * sum(q x))`` for each block: the product with d, a power of two, is exact unless it is subnormal.
+
+    In this order nothing overflows before the value itself does, and so 0 never meets Inf.
+    """
     fields = fields_of(native, _TYPE, n)
-    return scaled(
-        np.ldexp(np.float32(1), fields["e"][..., 0].astype(np.int32) - 128), _TABLE[nibbles(fields["qs"])], vectors
-    )
+    dots = group_dots(_TABLE[nibbles(fields["qs"])].reshape(len(native), -1), vectors, 32)
+    return np.ldexp(np.float32(1), fields["e"][..., 0].astype(np.int32) - 128) * (scales_of(vectors) * dots)
 
 
 CONTRACT = Contract(_TYPE, dequantize, 1, values, pack_table)

@@ -25,9 +25,9 @@ __device__ __forceinline__ float power_of_two(u32 e) {
     return __uint_as_float(e > 1 ? (e - 1) << 23 : 0x00200000u << e);
 }
 
-// (d d8) t: d d8 has 22 bits and the integer is below 2^24, so only the last product rounds.
+// d (d8 t): the product with a power of two is exact, unless it is subnormal or too large, and never Inf times zero.
 __device__ __forceinline__ float unit_value(const Unit& q, const Inputs& v, u32) {
     const u32 low = opaque(0x03020100u), high = opaque(0x0c080604u);
     const int dot = dot_table({{low, high}, {low, high}, 0}, q.qs, v.x);
-    return __fmul_rn(__fmul_rn(power_of_two(q.e), d8_of(v)), (float)dot);
+    return mul(power_of_two(q.e), mul(d8_of(v), (float)dot));
 }

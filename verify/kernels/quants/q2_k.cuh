@@ -46,6 +46,6 @@ __device__ __forceinline__ float unit_value(const Unit& q, const Inputs& v, u32)
         t[g] = g & 1 ? __dp2a_hi(dots, (int)scales[g >> 1], 0) : __dp2a_lo(dots, (int)scales[g >> 1], 0);
         u[g] = g & 1 ? __dp2a_hi((int)sums[g], (int)minima[g >> 1], 0) : __dp2a_lo((int)sums[g], (int)minima[g >> 1], 0);
     }
-    return __fsub_rn(__fmul_rn(half_to_float((u16)q.dm), sum_groups(v, t)),
-                     __fmul_rn(half_to_float((u16)(q.dm >> 16)), sum_groups(v, u)));
+    return sub(mul(half_to_float((u16)q.dm), sum_groups(v, t)),
+                     mul(half_to_float((u16)(q.dm >> 16)), sum_groups(v, u)));
 }

@@ -69,5 +69,5 @@ __device__ __forceinline__ float unit_value(const Unit& q, const Inputs& v, u32 
         const int sum = g & 1 ? __dp2a_hi((int)sums[g], factors, 0) : __dp2a_lo((int)sums[g], factors, 0);
         t[g] = (g & 1 ? __dp2a_hi(pair, factors, 0) : __dp2a_lo(pair, factors, 0)) - 4 * sum;
     }
-    return __fmul_rn(half_to_float(q.d), sum_groups(v, t));
+    return mul(half_to_float(q.d), sum_groups(v, t));
 }

@@ -23,5 +23,5 @@ __device__ __forceinline__ Unit load_unit(const u8* base, u32 row, int n, u32 k)
 // (d d8) t: d d8 has 22 bits and the integer is below 2^24, so only the last product rounds.
 __device__ __forceinline__ float unit_value(const Unit& q, const Inputs& v, u32) {
     const int dot = dot_nibbles(q.qs, v) - 8 * sum_of(v);
-    return __fmul_rn(__fmul_rn(half_to_float(q.d), d8_of(v)), (float)dot);
+    return mul(mul(half_to_float(q.d), d8_of(v)), (float)dot);
 }

@@ -22,6 +22,6 @@ __device__ __forceinline__ Unit load_unit(const u8* base, u32 row, int n, u32 k)
 
 // (d d8) dot(q, x) + (m d8) sum(x): the products of two halves are exact, so each term rounds once.
 __device__ __forceinline__ float unit_value(const Unit& q, const Inputs& v, u32) {
-    const float scaled = __fmul_rn(__fmul_rn(half_to_float((u16)q.dm), d8_of(v)), (float)dot_nibbles(q.qs, v));
-    return __fadd_rn(scaled, __fmul_rn(__fmul_rn(half_to_float((u16)(q.dm >> 16)), d8_of(v)), (float)sum_of(v)));
+    const float scaled = mul(mul(half_to_float((u16)q.dm), d8_of(v)), (float)dot_nibbles(q.qs, v));
+    return add(scaled, mul(mul(half_to_float((u16)(q.dm >> 16)), d8_of(v)), (float)sum_of(v)));
 }

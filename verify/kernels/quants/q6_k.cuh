@@ -63,5 +63,5 @@ __device__ __forceinline__ float unit_value(const Unit& q, const Inputs& v, u32 
     const int t1 = signed_byte(q.scales.x, odd + 2) * __dp2a_lo((int)v.meta.z, 0xe000, dots[1]);
     const int t2 = signed_byte(q.scales.y, odd) * __dp2a_lo((int)v.meta.w, 0x00e0, dots[2]);
     const int t3 = signed_byte(q.scales.y, odd + 2) * __dp2a_lo((int)v.meta.w, 0xe000, dots[3]);
-    return __fmul_rn(half_to_float(q.d), sum_groups(v, t0, t1, t2, t3));
+    return mul(half_to_float(q.d), sum_groups(v, t0, t1, t2, t3));
 }

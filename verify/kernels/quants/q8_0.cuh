@@ -36,5 +36,5 @@ __device__ __forceinline__ float unit_value(const Unit& q, const Inputs& v, u32)
     dot = __dp4a((int)q.q.y, (int)v.x.y, dot);
     dot = __dp4a((int)q.q.z, (int)v.x.z, dot);
     dot = __dp4a((int)q.q.w, (int)v.x.w, dot);
-    return __fmul_rn(__fmul_rn(half_to_float(q.d), half_to_float(v.d8)), (float)dot);
+    return mul(mul(half_to_float(q.d), half_to_float(v.d8)), (float)dot);
 }
