@@ -129,7 +129,7 @@ def _check_tensors(manifest: Manifest, where: str) -> None:
     for entry in manifest.tensors:
         tensor = f"tensor {shown(entry.name)}"
         if entry.name in names:
-            raise Damaged(f"{tensor} stands twice in the manifest", where=where)
+            raise Damaged(f"{tensor} is there twice in the manifest", where=where)
         if entry.name == RESERVED_NAME:
             raise Damaged(f"a tensor is named {shown(RESERVED_NAME)}, which safetensors reserves", where=where)
         names.add(entry.name)

@@ -117,8 +117,8 @@ def verify_checks(data: bytes) -> None:
     expected = [tensor for tensor in MODEL.tensors if tensor.type in manifest.types and tensor.name not in left_out]
     assert [entry.name for entry in manifest.tensors] == [tensor.name for tensor in expected]
     kinds = [TABLE[tensor.type] for tensor in expected]
-    data = [pack(t.payload(), kind, t.ne[0] // kind.weights) for t, kind in zip(expected, kinds, strict=True)]
-    assert raw[start:] == b"".join(data)
+    packed = [pack(t.payload(), kind, t.ne[0] // kind.weights) for t, kind in zip(expected, kinds, strict=True)]
+    assert raw[start:] == b"".join(packed)
 
 
 def as_sidecar(data: bytes) -> bytes:
