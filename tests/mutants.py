@@ -36,9 +36,13 @@ def run(tree: Path, *tests: str) -> subprocess.CompletedProcess[str]:
 
 def survives(mutant: Mutant) -> str:
     """What the mutant's test says if it does not turn red; nothing if it does."""
+    try:
+        broken = mutant.applied((ROOT / mutant.file).read_text("utf-8"))
+    except AssertionError as error:
+        return str(error)
     with tempfile.TemporaryDirectory() as folder:
         tree = copy(Path(folder))
-        (tree / mutant.file).write_text(mutant.applied((tree / mutant.file).read_text("utf-8")), "utf-8")
+        (tree / mutant.file).write_text(broken, "utf-8")
         done = run(tree, f"tests/{mutant.test}")
     if done.returncode == 1 and " failed" in done.stdout and " error" not in done.stdout.splitlines()[-1]:
         return ""

@@ -6,13 +6,16 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from repack.errors import EnvironmentFailure
+from repack.gguf.dequantize import dequantize
 from repack.gguf.index import GGUFIndex, Tensor, read_index
-from repack.layout import DEFAULT, TYPES
+from repack.layout import DEFAULT, TYPES, QuantType
+from repack.rows import Bytes
 from repack.sidecar.manifest import Entry
 from repack.sidecar.reader import Sidecar
 from tests.support.models import Q6_K, Model, T, q6_k
@@ -99,6 +102,41 @@ def test_what_a_gpu_finds_fails(pair: FilesPair, change: Callable[[TensorResult]
         assert any(message in outcome.detail for outcome in verdict.of("decode")), [*verdict.of("decode")]
 
 
+@pytest.mark.parametrize("factor", [1.1, np.nan])
+def test_what_both_files_give_has_to_be_the_product(
+    pair: FilesPair, monkeypatch: pytest.MonkeyPatch, factor: float
+) -> None:
+    """The same mistake in both layouts: only float64 can tell."""
+
+    def wrong(*of: object) -> dict[Form, np.ndarray]:
+        return {form: bits * np.float32(factor) for form, bits in decode_forms(*of).items()}  # type: ignore[arg-type]
+
+    monkeypatch.setattr("verify.stages.decode.decode_forms", wrong)
+    with decoded(pair, None) as verdict:
+        assert verdict.exit_code == 1
+        details = [outcome.detail for outcome in verdict.of("decode") if outcome.status is Status.FAILED]
+        assert len(details) == 5
+        assert all("is not the product of weights and activations in" in detail for detail in details)
+        assert {outcome.status for outcome in verdict.of("oracle")} == {Status.PASSED, Status.SKIPPED}
+
+
+def test_weights_that_gguf_reads_otherwise_fail(pair: FilesPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slightly other weights, in one row of each tensor."""
+
+    def wrong(native: Bytes, quant: QuantType) -> np.ndarray:
+        weights = dequantize(native, quant)
+        weights[-1] *= np.float32(1.0001)
+        return weights
+
+    monkeypatch.setattr("verify.stages.oracle.dequantize", wrong)
+    with decoded(pair, None) as verdict:
+        assert verdict.exit_code == 1
+        details = {o.tensor: o.detail for o in verdict.of("oracle") if o.status is Status.FAILED}
+        assert len(details) == 5
+        assert "expert 3, row 4 dequantizes differently, error 1.0e-04 of the norm" in details["experts"]
+        assert {outcome.status for outcome in verdict.of("decode")} == {Status.PASSED, Status.SKIPPED}
+
+
 def test_a_gpu_that_breaks_leaves_the_rest_unchecked(pair: FilesPair) -> None:
     def broken(tensor: TensorRows, vectors: Sequence[Activations], forms: Sequence[Form]) -> TensorResult:
         if tensor.name == "`experts`":
@@ -126,6 +164,19 @@ def test_nan_and_infinite_d_are_decoded_alike(tmp_path: Path) -> None:
     model = Model([T("a", (1280, 4), Q6_K, raw.tobytes())]).write(tmp_path / "m.gguf")
     convert_file(model, tmp_path / "m.dpl")
     assert judge(model, tmp_path / "m.dpl", Options(device="cpu")).exit_code == 0
+
+
+def test_weights_that_are_not_what_gguf_makes_of_them(pair: FilesPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*arguments: Any) -> Any:
+        return dequantize(*arguments) * np.float32(1.001)
+
+    monkeypatch.setattr("verify.stages.oracle.dequantize", wrong)
+    with decoded(pair, None) as verdict:
+        outcomes = [outcome for outcome in verdict.of("oracle") if outcome.status is not Status.SKIPPED]
+        assert outcomes
+        assert all(
+            outcome.status is Status.FAILED and "dequantizes differently" in outcome.detail for outcome in outcomes
+        )
 
 
 def test_a_required_gpu_that_is_not_there(pair: FilesPair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,6 +180,8 @@ def test_digest_is_of_little_endian_words_with_one_nan() -> None:
     words = bytes.fromhex("0000c03f 00000080 0000807f 0000c07f")
     assert decode_digest([values]) == decode_digest([other[:2], other[2:]]) == hashlib.sha256(words).hexdigest()
     assert decode_digest([values.view(np.uint32)]) == decode_digest([values])
+    other.view(np.uint32)[3] = 0x7F800001
+    assert decode_digest([other]) == decode_digest([values])
     assert decode_digest([-values]) != decode_digest([values])
     assert as_bits(values).dtype == np.dtype("<u4")
 

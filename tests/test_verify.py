@@ -153,7 +153,7 @@ def test_a_stale_sidecar_says_so(pair: Pair, tmp_path: Path) -> None:
     (tmp_path / "o").mkdir()
     verdict = judge(model.write(tmp_path / "o" / "model.gguf"), pair[1])
     assert verdict.exit_code == 1
-    assert "stale" in failures(verdict)["source"]
+    assert "is stale: the model's header has changed" in failures(verdict)["source"]
 
 
 def pair_of(key: str, value: str) -> bytes:

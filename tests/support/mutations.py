@@ -132,10 +132,10 @@ SIDECARS = (
 )
 COMMANDS = (
     Mutant("repack/errors.py", "exit_code = 3", "exit_code = 1", "test_cli.py::test_exit_codes"),
-    Mutant("repack/errors.py", 'text.replace("##", r"#\x23")', "text", "test_report_outside.py"),
+    Mutant("repack/errors.py", r'text.replace("##", r"#\x23")', "text", "test_report_outside.py"),
     Mutant("repack/errors.py", "text.isascii() and text.isprintable()", "text.isascii()", "hostile/test_screen.py"),
-    Mutant("repack/command/streams.py", "self._failure = error", "break", "test_cli.py"),
-    Mutant("repack/command/ending.py", "return code or undelivered()", "return code", "test_cli.py"),
+    Mutant("repack/command/streams.py", "self._failure = error", "break", "test_delivery.py"),
+    Mutant("repack/command/ending.py", "return code or undelivered()", "return code", "test_delivery.py"),
     Mutant("repack/command/ending.py", "return failure.exit_code", "return 1", "test_cli.py::test_exit_codes"),
     switched_off("repack/command/report_files.py", "head and not _MARKS[kind].match(head)", "test_report_files.py"),
     switched_off("repack/command/report_files.py", "_same(one, two)", "test_report_files.py"),
@@ -145,4 +145,80 @@ COMMANDS = (
     Mutant("verify/reports/junit.py", "outcome.exit_code == Differs.exit_code", "True", "test_report.py"),
     Mutant("verify/reports/summary.py", '"sound" if verdict.model is None else "proven"', '"proven"', "test_report.py"),
 )
-MUTANTS = (*LAYOUTS, *FILES, *MODELS, *SIDECARS, *COMMANDS)
+CONTRACT = (
+    Mutant(
+        "verify/contract/emulation.py",
+        "warps[..., :half] + warps[..., half:]",
+        "warps[..., ::2] + warps[..., 1::2]",
+        "test_emulation.py",
+    ),
+    Mutant(
+        "verify/contract/emulation.py",
+        "bits & 0x7FFFFFFF > 0x7F800000",
+        "bits & 0x7FFFFFFF > 0x7FC00000",
+        "test_emulation.py",
+    ),
+    Mutant("verify/contract/activations.py", "0x1400, 0x2C00", "0x1400, 0x2C01", "test_activations.py"),
+    Mutant(
+        "verify/contract/quants/q6_k.py", ".astype(np.float64) - 32", ".astype(np.float64) - 31", "test_emulation.py"
+    ),
+    Mutant(
+        "verify/contract/quants/q8_0.py",
+        'single(fields["d"]) * scales_of(vectors)',
+        'single(fields["d"]) * 1',
+        "test_emulation.py",
+    ),
+    Mutant("verify/kernels/quants/q6_k.cuh", "4 * (k & ~1u)", "4 * k", "test_kernels_on_host.py::test_row"),
+    Mutant(
+        "verify/kernels/quants/q6_k.cuh",
+        "F(QH, 1, 64, 128)",
+        "F(QH, 1, 64, 127)",
+        "test_kernels.py::test_what_a_type_s_file_says_is_what_the_table_says",
+    ),
+    Mutant(
+        "verify/kernels/layouts.cuh",
+        "(bytes * n + 15) / 16 * 16",
+        "bytes * n",
+        "test_kernels_on_host.py::test_row_of_every_type",
+    ),
+    Mutant("docs/consumers/python/reader.py", "require(not any(row[used:at])", "require(True", "test_readers.py"),
+)
+STAGES = (
+    Mutant("verify/stages/contents.py", "if wrong is None:", "if True:", "test_verify.py"),
+    Mutant("verify/stages/contents.py", "if not entry.nbytes:", "if False:", "test_vacuous.py"),
+    switched_off(
+        "verify/stages/contents.py", "not same_bytes(native, back)", "test_verify.py::test_a_flipped_byte_is_named"
+    ),
+    switched_off("verify/stages/contents.py", "found.first_pad", "test_verify.py::test_padding_that_is_not_zero"),
+    Mutant("verify/stages/contents.py", "elif found.padding:", "elif True:", "test_vacuous.py"),
+    switched_off("verify/stages/decode.py", "not np.array_equal(found, expected)", "test_decode.py"),
+    switched_off("verify/stages/decode.py", "wrong is not None", "test_decode.py"),
+    Mutant("verify/stages/decode.py", "if worst <= TOLERANCE:", "if True:", "test_decode.py"),
+    switched_off(
+        "verify/stages/decode.py", "result.difference is not None", "test_decode.py::test_what_a_gpu_finds_fails"
+    ),
+    Mutant(
+        "verify/stages/decode.py", '_skip(("decode",), pair, why, part)', 'part.passed("decode")', "test_vacuous.py"
+    ),
+    Mutant("verify/stages/oracle.py", "return row, float(relative[row])", "return row, 0.0", "test_oracle.py"),
+    switched_off("verify/stages/oracle.py", "wrong.any()", "test_oracle.py"),
+    switched_off("verify/stages/bandwidth.py", "not timings.identical", "test_figures.py"),
+    switched_off(
+        "verify/stages/bandwidth.py",
+        "any(outcome.status is Status.FAILED for outcome in verdict.outcomes)",
+        "test_figures.py",
+    ),
+    Mutant("verify/stages/model.py", "elif header != source.header_sha256:", "elif False:", "test_verify.py"),
+    switched_off("verify/stages/model.py", "found != wanted", "test_report.py::test_provenance"),
+    Mutant(
+        "verify/stages/model.py", "sources if name not in accounted", "()", "test_verify.py::test_tables_that_differ"
+    ),
+    Mutant(
+        "verify/verdict.py",
+        "if outcome.status is Status.PASSED",
+        "if outcome.status is not Status.FAILED",
+        "test_verify.py",
+    ),
+    Mutant("verify/verdict.py", "bool(solid) and solid <= proven", "solid <= proven", "test_verify.py"),
+)
+MUTANTS = (*LAYOUTS, *FILES, *MODELS, *SIDECARS, *COMMANDS, *CONTRACT, *STAGES)
