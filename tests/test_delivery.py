@@ -95,6 +95,8 @@ def test_no_file_of_ours_becomes_a_standard_stream(closed: str, pair: Pair) -> N
     for words in (f"repack '{model}' -o '{sidecar}' --force", f"verify '{model}' '{sidecar}'"):
         assert shell(f"exec '{sys.executable}' -m {words} {closed}").returncode == 0
     assert (model.read_bytes(), sidecar.read_bytes()) == before
+    code = "import os; from repack.command.streams import occupy; occupy(); os._exit(os.dup(os.open('/', os.O_RDONLY)))"
+    assert shell(f'exec "{sys.executable}" -c "{code}" {closed}').returncode == 4, "0 to 2 are taken, 3 was opened"
 
 
 def test_no_dev_null_is_needed(pair: Pair, tmp_path: Path) -> None:
