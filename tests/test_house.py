@@ -148,8 +148,8 @@ SIZES = {quant.block_bytes for quant in TYPES.values() if quant.block_bytes > 10
 NUMBERS = SIZES | {quant.block_weights for quant in TYPES.values() if quant.block_weights > 32} | {DEFAULT.number}
 """Numbers that say something about a type. Smaller ones may mean anything: 32 is also the lanes of a warp."""
 FIELDS = {field.name for quant in TYPES.values() for field in quant.planes if len(field.name) > 1}
-ELSEWHERE = re.compile(r"thread|lanes|<<", re.IGNORECASE)
-"""On such a line 256 counts threads or mebibytes."""
+ELSEWHERE = re.compile(r"thread|lanes|Step\(|<<", re.IGNORECASE)
+"""On such a line 256 counts threads or mebibytes. `Step` is how many threads a row of some length is given."""
 WORDS = {"scales"}
 """Field names that are common words: as a variable they say nothing."""
 TABLES = {"repack.layout", "repack.gguf.types"}
