@@ -111,7 +111,7 @@ def test_bits_that_differ_while_measuring_are_a_failure_of_decode(pair: Pair, be
 def test_dependent_launches_are_measured_where_they_can_be_made(
     monkeypatch: pytest.MonkeyPatch, possible: bool
 ) -> None:
-    monkeypatch.setattr(bandwidth, "measure", lambda *of, dependent: timings(*of[:3], dependent))
+    monkeypatch.setattr(bandwidth, "measure", lambda quant, rows, n, _, dependent: timings(quant, rows, n, dependent))
     monkeypatch.setattr(bandwidth, "can_launch_dependent", lambda: possible)
     verdict = Verdict("m.gguf", "m.dpl")
     bandwidth.check_bandwidth([Use(DEFAULT, 5120, 54, 3), Use(TYPES[8], 40, 2, 10)], 1, verdict)

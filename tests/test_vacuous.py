@@ -21,13 +21,13 @@ from verify.verdict import Status, Verdict
 
 Pair = tuple[Path, Path]
 PF = ("pf",)
+INFO = DeviceInfo(0, "none", "GPU-0", "0", "9.0", 1 << 30, 1 << 20, "13.0", "13.0", "13.0", "14")
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU that is none: it emulates. Nothing is measured on it."""
-    info = DeviceInfo(0, "none", "GPU-0", "0", "9.0", 1 << 30, 1 << 20, "13.0", "13.0", "13.0", "14")
-    monkeypatch.setattr("verify.run.preflight", lambda _: info)
+    monkeypatch.setattr("verify.run.preflight", lambda _: INFO)
     monkeypatch.setattr("verify.run.check_tensor", emulating())
     monkeypatch.setattr("verify.run.check_bandwidth", lambda *of: of[2].skipped("bandwidth", "no GPU"))
 
@@ -112,7 +112,7 @@ def test_a_gpu_result_that_leaves_a_form_out_is_no_success(pair: Pair) -> None:
         return emulating()(tensor, vectors, forms[1:])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("verify.run.preflight", lambda _: DeviceInfo(0, *[""] * 4, 1, 1, *[""] * 4))
+        patch.setattr("verify.run.preflight", lambda _: INFO)
         patch.setattr("verify.run.check_tensor", forgetful)
         assert judge(*pair, Options(bench=False)).exit_code != 0
 

@@ -13,7 +13,7 @@ from tests.support.rows import EDGE_D, edge_rows, packed, random_rows, set_scale
 from verify import kernels
 from verify.contract.activations import Activations, adversarial, seeded
 from verify.contract.emulation import as_bits, decode_forms
-from verify.contract.forms import LOOP, Form, forms_for, units_of
+from verify.contract.forms import LOOP, Form, forms_for
 from verify.gpu.device import DeviceInfo, preflight
 from verify.gpu.findings import ByteDifference, Results, TensorRows
 from verify.gpu.launch import can_stage, decoder
@@ -193,13 +193,6 @@ def test_flushing_to_zero_makes_no_difference(quant: QuantType) -> None:
         expected = decode_forms(quant, native, n, [vector], [form])[form]
         np.testing.assert_array_equal(flushed.get(), expected[0].view(np.uint32))
         assert np.count_nonzero(flushed.get()) > rows // 4
-
-
-def test_a_row_that_is_too_long_for_a_form_is_refused() -> None:
-    form = Form("row", 32, 1, 128, 1, 1, "once")
-    assert units_of(DEFAULT, 9) > 32
-    with pytest.raises(ValueError, match="cannot decode rows of 9 blocks"):
-        decoder(DEFAULT, form, "dpl")(None, None, None, 1, 9)
 
 
 def test_little_memory_means_smaller_chunks_and_then_an_error_that_names_the_tensor() -> None:

@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from repack.errors import EnvironmentFailure
-from repack.layout import ALIGNMENT
 from verify.contract.activations import Activations
 from verify.contract.forms import LAYOUTS, Form
 from verify.gpu.device import device_errors
@@ -112,9 +110,6 @@ class ChunkOnDevice:
             form.name: [cupy.asarray(packer(tensor.quant, form.name)(vector)) for vector in vectors] for form in forms
         }
         cupy.cuda.get_current_stream().synchronize()  # our stream does not wait for the one that copied the vectors
-        for array in (*self.rows.values(), *(vector for packed in self.activations.values() for vector in packed)):
-            if array.data.ptr % ALIGNMENT:
-                raise EnvironmentFailure(f"a device buffer is not on a {ALIGNMENT}-byte boundary", where=tensor.name)
 
     def upload(self, row0: int, row1: int) -> None:
         """Read rows row0 to row1 in both layouts, each by itself, and send them to the device; pad the native ones."""
