@@ -183,7 +183,7 @@ def test_r19_the_same_bytes_again_and_elsewhere(tmp_path: Path) -> None:
     first, sidecar = pair_of_all_types(tmp_path)
     (tmp_path / "elsewhere").mkdir()
     model = first.rename(tmp_path / "elsewhere" / first.name)
-    convert_file(model, tmp_path / "again.dpl", types=("all",), threads=3)
+    convert_file(model, tmp_path / "again.dpl", types=[kind.name for kind in KINDS], threads=3)
     assert (tmp_path / "again.dpl").read_bytes() == sidecar.read_bytes()
 
 

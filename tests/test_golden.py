@@ -52,7 +52,7 @@ def test_the_independent_checker_agrees() -> None:
 
 def test_the_converter_writes_the_committed_sidecar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repack.convert, "VERSION", make.VERSION)
-    convert_file(MODEL, tmp_path / "tiny.dpl", types=("all",))
+    convert_file(MODEL, tmp_path / "tiny.dpl", types=[kind.name for kind in KINDS])
     assert (tmp_path / "tiny.dpl").read_bytes() == SIDECAR.read_bytes()
 
 

@@ -32,5 +32,5 @@ def whole_model() -> Model:
 def pair_of_all_types(folder: Path) -> tuple[Path, Path]:
     """The model and its sidecar, on disk."""
     model = whole_model().write(folder / "model.gguf")
-    convert_file(model, folder / "model.dpl", types=("all",))
+    convert_file(model, folder / "model.dpl", types=[kind.name for kind in KINDS])
     return model, folder / "model.dpl"
