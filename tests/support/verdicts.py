@@ -19,7 +19,7 @@ NAMES = ("blk.0.ffn_down.weight", HOSTILE, "</script><script>alert(1)</script>",
 
 def verdict(*, speeds: bool = False) -> Verdict:
     made = Verdict("/m/model.gguf", "/m/model.dpl")
-    for stage in ("container", "manifest", "alignment", "selection", "source"):
+    for stage in ("container", "manifest", "selection", "source"):
         made.passed(stage)
     for name in NAMES:
         made.tensors.append(Entry(name, Q6_K, (256, 10), 0, 0, "f" * 64, 0, 0))
