@@ -60,7 +60,8 @@ def test_weights_are_what_gguf_makes_of_the_bytes(quant: QuantType) -> None:
     with np.errstate(all="ignore"):
         expected = gguf.quants.dequantize(native, gguf.constants.GGMLQuantizationType[quant.name])
     found = dequantize(native, quant)
-    assert (found.dtype, found.shape) == (np.float32, (40, 3 * quant.block_weights))
+    assert found.dtype == np.float32
+    assert found.shape == (40, 3 * quant.block_weights)
     assert np.array_equal(found.view(np.uint32), expected.view(np.uint32))
     assert dequantize(native[:0], quant).shape == (0, 3 * quant.block_weights)
     assert dequantize(native[:, :0], quant).shape == (40, 0)

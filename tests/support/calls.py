@@ -58,7 +58,7 @@ def call(
 ) -> Done:
     """Run `repack` or `verify`. memory: address space on top of what this process has. before: called in the child."""
     texts = [os.fsdecode(argument) for argument in arguments]
-    return call_function(lambda: run(COMMANDS[command], texts), memory=memory, before=before)
+    return call_function(lambda: run(COMMANDS[command], texts), memory=memory, before=before, seconds=seconds)
 
 
 def call_function(
