@@ -9,8 +9,8 @@ import pytest
 
 from repack.errors import Differs, EnvironmentFailure
 from repack.layout import DEFAULT, TYPES, QuantType
+from tests.support.judging import dpl_byte, flip, judge
 from tests.test_decode import emulating
-from tests.test_verify import dpl_byte, flip, judge
 from verify.contract.forms import LOOP, Form
 from verify.gpu.device import DeviceInfo
 from verify.gpu.speeds import ShapeTimings, Timing, Use
@@ -85,6 +85,11 @@ def test_what_goes_wrong_while_measuring_leaves_what_is_proven(pair: Pair, bench
     assert outcome.status is Status.SKIPPED
     assert outcome.detail.startswith("not measured: ")
     assert judge(*pair, Options(require_gpu=True)).exit_code == 0
+
+
+def test_nothing_is_measured_that_was_not_asked_for(pair: Pair, bench: Bench) -> None:
+    (outcome,) = judge(*pair, Options(bench=False)).of("bandwidth")
+    assert (outcome.status, outcome.detail, bench.measured) == (Status.SKIPPED, "--no-bench", 0)
 
 
 def test_nothing_is_measured_after_a_failure(pair: Pair, bench: Bench) -> None:

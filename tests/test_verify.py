@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,44 +10,14 @@ import pytest
 from repack import convert_file
 from repack.layout import DEFAULT
 from tests.conftest import mixed_model
-from tests.support import independent
+from tests.support.judging import dpl_byte, failures, flip, judge, passed
 from tests.support.models import Q6_K, STRING, Model, T, pair, q6_k, q6_k_tensor
-from verify.run import Options, verify
+from verify.run import Options
 from verify.stages.contents import place_in_block
 from verify.stages.oracle import sample_rows
-from verify.verdict import STAGES, Status, Verdict
+from verify.verdict import STAGES, Status
 
 Pair = tuple[Path, Path]
-
-
-def meter(label: str, total: int) -> contextlib.AbstractContextManager[Callable[[int], None]]:
-    del label, total
-    return contextlib.nullcontext(lambda _: None)
-
-
-def judge(model: Path | None, sidecar: Path, options: Options | None = None) -> Verdict:
-    return verify(model, sidecar, options or Options(), meter)
-
-
-def failures(verdict: Verdict) -> dict[str, str]:
-    return {outcome.stage: outcome.detail for outcome in verdict.outcomes if outcome.status is Status.FAILED}
-
-
-def passed(verdict: Verdict, *stages: str) -> bool:
-    """Whether the stages have outcomes, and all of them are good."""
-    return all({outcome.status for outcome in verdict.of(stage)} == {Status.PASSED} for stage in stages)
-
-
-def flip(path: Path, at: int, bit: int = 1) -> None:
-    raw = bytearray(path.read_bytes())
-    raw[at] ^= bit
-    path.write_bytes(raw)
-
-
-def dpl_byte(sidecar: Path, name: str, row: int, byte: int) -> int:
-    """Absolute place of a byte of a row in the sidecar."""
-    found = independent.read(sidecar)
-    return int(found.data_start + found.header[name]["data_offsets"][0] + row * found.header[name]["shape"][-1] + byte)
 
 
 def test_a_good_pair_is_proven(pair: Pair) -> None:
@@ -168,7 +137,9 @@ def test_nothing_to_compare_is_not_a_success(tmp_path: Path) -> None:
 
 
 def test_an_include_that_matches_nothing(pair: Pair) -> None:
-    assert judge(*pair, Options(include=(re.compile("nothing"),))).exit_code == 5
+    verdict = judge(*pair, Options(include=(re.compile("nothing"),)))
+    assert verdict.exit_code == 5
+    assert "--include leaves no tensor to check" in failures(verdict)["selection"]
 
 
 def test_an_include_checks_only_those(pair: Pair) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from repack.errors import Damaged, Differs, DplError, shown
 from repack.files.pipeline import Chunk, Progress, pump
-from repack.layout import TYPES, QuantType
+from repack.layout import QuantType
 from repack.rows import count_unusual, paddings, same_bytes, unpack_rows
 from verify.pairs import Files, Pair, row_name
 from verify.verdict import Verdict
@@ -114,12 +114,11 @@ def _conclude(pair: Pair, found: _Found, sha256: str, files: Files, verdict: Ver
     where = f"{files.sidecar_name}: tensor {shown(name)}"
     with_model = len(files.shards) > 0
     own: type[DplError] = Differs if with_model else Damaged
-    facts: list[tuple[str, object, object]] = [
-        ("the sidecar's bytes are not those the manifest was made for (SHA-256)", sha256, entry.sha256)
-    ]
-    if entry.quant.number in TYPES:  # of other types nobody knows which fields are scales
-        facts.append(("the manifest's count of non-finite scales is wrong", found.nonfinite, entry.nonfinite_scales))
-        facts.append(("the manifest's count of zero scales is wrong", found.zero, entry.zero_scales))
+    facts: tuple[tuple[str, object, object], ...] = (
+        ("the sidecar's bytes are not those the manifest was made for (SHA-256)", sha256, entry.sha256),
+        ("the manifest's count of non-finite scales is wrong", found.nonfinite, entry.nonfinite_scales),
+        ("the manifest's count of zero scales is wrong", found.zero, entry.zero_scales),
+    )
     wrong = next((fact for fact in facts if fact[1] != fact[2]), None)
     if wrong is None:
         verdict.passed("digests", name)
