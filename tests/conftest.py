@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from repack import convert_file
 from repack.demo import fetch
+from repack.layout import TYPES, QuantType
 from tests.support import shared
 from tests.support.models import F32_TENSOR, Model, T, q6_k_tensor
+from verify.contract import quants
+from verify.contract.quants import contract_of
 
 _began = pytest.StashKey[bool]()
 
@@ -67,3 +71,14 @@ def pair(model: Path) -> tuple[Path, Path]:
     sidecar = model.with_suffix(".dpl")
     convert_file(model, sidecar)
     return model, sidecar
+
+
+@pytest.fixture
+def without_kernel(monkeypatch: pytest.MonkeyPatch) -> QuantType:
+    """A type whose kernel has been taken away: its bytes can be proven, not decoded."""
+    quant = TYPES[20]
+    contract = contract_of(quant)
+    assert contract is not None
+    bare = replace(contract, units=0, values=None, pack=None)
+    monkeypatch.setitem(quants._CONTRACTS, quant.number, bare)
+    return quant

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from repack import convert_file
+from repack.layout import QuantType
+from tests.support.judging import judge
 from tests.support.models import Model, T, q6_k_tensor
 from tests.test_decode import emulating
-from tests.test_verify import judge
 from verify.contract.activations import Activations
 from verify.contract.forms import Form
 from verify.gpu.device import DeviceInfo
@@ -59,9 +60,9 @@ def test_a_gpu_that_was_not_asked_for_may_have_nothing_to_do(pair: Pair) -> None
 
 
 @pytest.mark.usefixtures("gpu")
-def test_a_required_gpu_and_a_type_without_a_kernel(tmp_path: Path) -> None:
-    model = Model([T("a", (256, 3), 23, bytes(136 * 3))]).write(tmp_path / "m.gguf")
-    convert_file(model, tmp_path / "m.dpl", types=["IQ4_XS"])
+def test_a_required_gpu_and_a_type_without_a_kernel(tmp_path: Path, without_kernel: QuantType) -> None:
+    model = Model([T("a", (32, 3), without_kernel.number, bytes(18 * 3))]).write(tmp_path / "m.gguf")
+    convert_file(model, tmp_path / "m.dpl", types=[without_kernel.name])
     assert judge(model, tmp_path / "m.dpl", Options(require_gpu=True)).exit_code == 5
     assert judge(model, tmp_path / "m.dpl").exit_code == 0
 

@@ -1,7 +1,7 @@
-// What the types of 32 weights and 16 bytes of qs a block share: byte i holds weight i in its low four bits and weight 16 + i in its
-// high ones. A unit is a block.
+// What the types share whose units are 32 weights in 16 bytes of qs: byte i holds weight i in its low four bits and weight 16 + i in
+// its high ones.
 //
-// Activations, in three planes over the n blocks: 16 bytes of int8 quants, the other 16, then fp16 d8 and the int16 sum of all 32.
+// Activations, in three planes over the groups of 32 weights: 16 bytes of int8 quants, the other 16, then fp16 d8 and the int16 sum of all 32.
 // Quants stand in the order of the weights, or for types that look them up in a table byte after byte of qs: 0, 16, 1, 17, ...
 #pragma once
 
@@ -13,8 +13,9 @@ struct Inputs {
 };
 
 __device__ __forceinline__ Inputs load_inputs(const u8* activations, int n, u32 k) {
+    const u32 groups = UNITS_A_BLOCK * n;
     const u8* x = activations + 16 * k;
-    return {{late16(x), late16(x + 16 * n)}, late4(activations + 32 * n + 4 * k)};
+    return {{late16(x), late16(x + 16 * groups)}, late4(activations + 32 * groups + 4 * k)};
 }
 
 __device__ __forceinline__ float d8_of(const Inputs& v) { return half_to_float((u16)v.meta); }
