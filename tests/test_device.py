@@ -106,9 +106,9 @@ def test_a_number_that_is_no_gpus(cupy: Any) -> None:
     with pytest.raises(EnvironmentFailure, match="GPU 0: no such GPU"):
         preflight()
     cupy.cuda.runtime.getDeviceCount = raising(CUDARuntimeError("driver\ntoo old"))
-    with pytest.raises(EnvironmentFailure, match=r"no usable GPU: CUDARuntimeError: driver too old; .*--device cpu"):
+    with pytest.raises(EnvironmentFailure, match=r"CUDA finds no GPU: CUDARuntimeError: driver too old; .*--device cpu"):
         preflight()
-    assert describe()["gpu"].startswith("none: no usable GPU")
+    assert describe()["gpu"].startswith("none: CUDA finds no GPU")
 
 
 def test_a_kernel_that_cannot_be_compiled(cupy: Any) -> None:

@@ -118,7 +118,7 @@ def _choose(cupy: Any, device: int | None) -> int:
         count = int(cupy.cuda.runtime.getDeviceCount())
     except Exception as error:  # no driver, one that is too old, or no device
         raise EnvironmentFailure(
-            f"no usable GPU: {_one_line(error)}",
+            f"CUDA finds no GPU: {_one_line(error)}",
             hint=f"check that `nvidia-smi` lists one and that the driver is new enough ({INSTALL}), {WITHOUT_GPU}",
         ) from error
     index = 0 if device is None else device

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from repack.files.signals import check
 from repack.gguf.dequantize import dequantize
 from repack.rows import Bytes
 from verify.contract.activations import Activations
@@ -94,6 +95,7 @@ def judged(contract: Contract, native: Bytes, unpacked: Bytes, n: int, vector: A
     quant, oracle = contract.quant, Oracle(len(native))
     piece = max(1, STEP_WEIGHTS // quant.block_weights)
     for first in range(0, n, piece):
+        check()
         last = min(first + piece, n)
         part = slice(first * quant.block_bytes, last * quant.block_bytes)
         inputs = vector.part(first * quant.block_weights, last * quant.block_weights).values()
