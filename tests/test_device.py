@@ -106,7 +106,7 @@ def test_a_number_that_is_no_gpus(cupy: Any) -> None:
     with pytest.raises(EnvironmentFailure, match="GPU 0: no such GPU"):
         preflight()
     cupy.cuda.runtime.getDeviceCount = raising(CUDARuntimeError("driver\ntoo old"))
-    with pytest.raises(EnvironmentFailure, match=r"CUDA finds no GPU: CUDARuntimeError: driver too old; .*--device cpu"):
+    with pytest.raises(EnvironmentFailure, match=r"CUDA finds no GPU: .*: driver too old; .*--device cpu"):
         preflight()
     assert describe()["gpu"].startswith("none: CUDA finds no GPU")
 
