@@ -18,8 +18,9 @@ from repack.command.console import Console
 from repack.command.report_files import prepare, write_report
 from repack.errors import DplError, EnvironmentFailure, UsageError
 from tests.support.calls import call as run_in_child
+from tests.support.judging import flip
 from tests.support.models import Model
-from tests.support.reports import ENVIRONMENT, call, check_schema, damage, tensors
+from tests.support.reports import ENVIRONMENT, call, check_schema, tensors
 
 Pair = tuple[Path, Path]
 
@@ -199,10 +200,27 @@ def test_any_report_can_go_to_standard_output(kind: str, good: Pair, tmp_path: P
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.dpl", "m.gguf"]
 
 
-def test_a_report_that_standard_output_goes_to_already(good: Pair, tmp_path: Path) -> None:
-    with (tmp_path / "r.json").open("w") as file:
-        done = call("verify", *good, "--json", tmp_path / "r.json", capture_output=False, stdout=file, stderr=None)
-    assert done.returncode == 2
+def test_a_file_that_standard_output_or_error_goes_to_already(good: Pair, tmp_path: Path) -> None:
+    model, report = good[0], tmp_path / "r.json"
+    for words in (["--dry-run", "--json", str(report)], ["-o", str(report), "--force"]):
+        for streams in ({"stdout": report}, {"stderr": report}):
+            report.write_text("")
+            with report.open("w") as file:
+                options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | dict.fromkeys(streams, file)
+                done = call("repack", model, *words, capture_output=False, **options)
+            assert done.returncode == 2
+            assert b"GGUF" not in report.read_bytes()
+
+
+def test_a_job_summary_that_standard_output_goes_to_already(good: Pair, tmp_path: Path) -> None:
+    summary = tmp_path / "summary.md"
+    env = ENVIRONMENT | {"GITHUB_STEP_SUMMARY": str(summary)}
+    for mode, code in (("w", 2), ("a", 0)):
+        with summary.open(mode) as file:
+            options = {"capture_output": False, "stdout": file, "stderr": subprocess.PIPE}
+            done = call("verify", *good, "--device", "cpu", "--markdown", "-", env=env, **options)
+        assert done.returncode == code
+    assert summary.read_text().count("## PROVEN") == 2, "once as the report, once added"
 
 
 def test_an_option_that_is_given_twice(good: Pair, tmp_path: Path) -> None:
@@ -226,7 +244,7 @@ def limit_files() -> None:
 @pytest.mark.parametrize("differs", [False, True])
 def test_a_report_that_does_not_fit(good: Pair, tmp_path: Path, differs: bool) -> None:
     if differs:
-        damage(good[1], 4096)
+        flip(good[1], 4096)
     options = ("--quiet", "--device", "cpu", "--junit", tmp_path / "r.xml")
     done = call("verify", *good, *options, preexec_fn=limit_files)
     assert done.returncode == (1 if differs else EnvironmentFailure.exit_code)
@@ -249,7 +267,7 @@ def test_the_json_says_what_the_process_returns(good: Pair, tmp_path: Path) -> N
     assert (done.returncode, document["exit_code"], document["result"]) == (4, 4, "proven")
     assert "GITHUB_STEP_SUMMARY" in done.stderr
     assert summary.read_text() == "x" * 60_000
-    damage(good[1], 4096)
+    flip(good[1], 4096)
     done = call_with_a_full_disk()
     assert (done.returncode, json.loads((tmp_path / "r.json").read_text())["exit_code"]) == (1, 1)
 
@@ -262,7 +280,7 @@ def test_a_report_says_when_tables_are_lost(good: Pair, tmp_path: Path) -> None:
     report = tmp_path / "r.json"
     for differs in (False, True):
         if differs:
-            damage(good[1], 4096)
+            flip(good[1], 4096)
         with open("/dev/full", "w") as full:  # noqa: PTH123
             options = ("--device", "cpu", "--json", report)
             done = call("verify", *good, *options, stdout=full, stderr=None, capture_output=False)

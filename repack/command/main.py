@@ -10,7 +10,14 @@ from repack.command.arguments import Parser, file_path
 from repack.command.console import Console
 from repack.command.ending import attempt, run, undelivered
 from repack.command.report import Report
-from repack.command.report_files import STDOUT, UNFINISHED, prepare, supersede, write_report
+from repack.command.report_files import (
+    STDOUT,
+    UNFINISHED,
+    prepare,
+    refuse_standard_streams,
+    supersede,
+    write_report,
+)
 from repack.command.summary import show_plan, show_restoration
 from repack.convert import Conversion, convert
 from repack.errors import PROVEN, UsageError, as_failure, shown
@@ -57,6 +64,8 @@ def _command(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     if options.output is None and not options.dry_run:
         raise UsageError("no output given", hint="add -o MODEL.dpl, or --dry-run")
+    if options.output is not None:
+        refuse_standard_streams(options.output, f"-o {shown(options.output)}")
     console = Console(quiet=options.quiet, data_only=options.json == STDOUT)
     return _restore(options, console) if options.restore else _repack(options, console)
 

@@ -7,6 +7,7 @@ taken for this run's if the run is ended from outside, one that says "not finish
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -57,11 +58,23 @@ def prepare(reports: Mapping[str, str], taken: Mapping[str, Path], added_to: Map
         for what, other in others.items():
             _refuse_same(path, where, other, what)
         others[f"the file of {where.split()[0]}"] = path
+    for where, path in (added_to or {}).items():
+        refuse_standard_streams(path, where, even_to_append=False)
     for (where, path), kind in zip(files.items(), (kind for kind in reports if reports[kind] != STDOUT), strict=True):
         _refuse_foreign(path, kind, where)
-        for stream in (OUT, ERR):
-            if _is_open_as(stream.number, path):
-                raise UsageError("is where the terminal's output goes", where=where, hint="choose another name")
+        refuse_standard_streams(path, where)
+
+
+def refuse_standard_streams(path: Path, where: str, *, even_to_append: bool = True) -> None:
+    """Refuse a file that the shell sends standard output or error to: one would overwrite the other."""
+    for number, name in ((OUT.number, "output"), (ERR.number, "error")):
+        try:
+            same = os.path.samestat(os.fstat(number), path.stat())
+            appends = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_APPEND
+        except OSError:
+            continue  # closed, or there is no such file yet
+        if same and (even_to_append or not appends):
+            raise UsageError(f"is the file that standard {name} goes to", where=where, hint="choose another name")
 
 
 def supersede(kind: str, path: str, render: Callable[[], str]) -> None:
@@ -130,12 +143,5 @@ def _same(path: Path, other: Path) -> bool:
         return True
     try:
         return os.path.samefile(path, other)  # noqa: PTH121 - Path.samefile raises for the same reasons
-    except OSError:
-        return False
-
-
-def _is_open_as(number: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(number), path.stat())
     except OSError:
         return False
