@@ -20,7 +20,7 @@ from verify.contract.emulation import Bits
 from verify.contract.forms import LAYOUTS, Form, forms_for, row_form
 from verify.gpu.dependent import launch_dependent
 from verify.gpu.device import device_errors
-from verify.gpu.launch import can_stage, decoder, packer, tool
+from verify.gpu.launch import Launch, can_stage, decoder, packer, tool
 from verify.gpu.speeds import READ, READERS, STAGED, ShapeTimings, Timing
 
 LAUNCHES = 30
@@ -54,10 +54,9 @@ def measure(
 ) -> ShapeTimings:
     """Time decoding `rows` rows of `n` blocks on the current device.
 
-    variants: what is timed; by default `timed`. All of `all_variants` are run once to compare their bits, whatever is
-    timed. dependent: launch all of them, the read-only kernel as well, as dependent on the one before
-    (verify/gpu/dependent.py; form `row` only). Device memory: each timed layout 5 times the L2 and one matrix more.
-    Raises EnvironmentFailure.
+    variants: what is timed; by default `timed`. All of `all_variants` are run once as well, to compare their bits.
+    dependent: launch all of them, the read-only kernel too, as dependent on the one before (form `row` only).
+    Device memory: for each timed layout 5 times the L2 and one matrix more. Raises EnvironmentFailure.
     """
     with device_errors(f"bandwidth of {quant.name} {rows} x {quant.block_weights * n}"):
         chosen = timed(quant, rows, n, dependent) if variants is None else list(variants)
@@ -105,15 +104,14 @@ def _measure(
         activations = {name: cupy.asarray(packer(quant, name)(vector)) for name in names}
         stream.synchronize()
         outputs: dict[Variant, Bits] = {}
+        launches: dict[tuple[str, str], tuple[str, Callable[[Any], None]]] = {}
         for form, layout in checked:
-            launch = _decode(quant, form, layout, activations, out, rows, n, dependent)
+            launch = _decode(decoder(quant, form, layout, dependent), activations[form.name], out, rows, n)
             out.data.memset_async(0xFF, out.nbytes, stream)
             launch(weights[_source(layout)].copies[-1])
             outputs[form, layout] = out[:rows].get(stream=stream)
-        launches: dict[tuple[str, str], tuple[str, Callable[[Any], None]]] = {}
-        for form, layout in variants:
-            launch = _decode(quant, form, layout, activations, out, rows, n, dependent)
-            launches[str(form), layout] = _source(layout), launch
+            if (form, layout) in variants:
+                launches[str(form), layout] = _source(layout), launch
         for layout in sorted(sources, key=LAYOUTS.index):
             for loads in _READ_LOADS:
                 for reader in READERS if dependent else (READ,):
@@ -144,18 +142,8 @@ def _source(layout: str) -> str:
     return "native" if layout == STAGED else layout
 
 
-def _decode(
-    quant: QuantType,
-    form: Form,
-    layout: str,
-    activations: Mapping[str, Any],
-    out: Any,
-    rows: int,
-    n: int,
-    dependent: bool,
-) -> Callable[[Any], None]:
-    run, vector = decoder(quant, form, layout, dependent), activations[form.name]
-    return lambda weights: run(weights, vector, out, rows, n)
+def _decode(run: Launch, activations: Any, out: Any, rows: int, n: int) -> Callable[[Any], None]:
+    return lambda weights: run(weights, activations, out, rows, n)
 
 
 def _read(quant: QuantType, name: str, loads: int, out: Any, nbytes: int, dependent: bool) -> Callable[[Any], None]:
@@ -246,7 +234,7 @@ def _replay(stream: Any, graphs: dict[tuple[str, str], Any], replays: int) -> di
 def _timings(
     times: Mapping[tuple[str, str], Sequence[float]], weights: Mapping[str, _Weights], content: int
 ) -> tuple[Timing, ...]:
-    """Reduce the times; of the kernels that only read the fastest over each layout is kept, `read` as the ceiling."""
+    """Reduce the times. Of kernels that only read the fastest over each layout is kept, `read` as the ceiling."""
     if not all(min(spans) > 0 for spans in times.values()):
         raise EnvironmentFailure("the device's clock did not move")
     fastest: dict[tuple[str, str], Sequence[float]] = {}

@@ -8,9 +8,8 @@ compared with the CPU's emulation as well. On the CPU the sample alone is decode
 the digests over the sampled rows are the same.
 
 Memory, for each tensor that is decoded at once: 4 bytes for each weight of a row (its vectors), 4 native rows, and what
-the emulation needs for a piece of rows (verify/contract/emulation.py); beside it the buffers of the stages that look at
-every byte. Rows of more than a million weights are decoded one after the other. With rows of ten million weights all of
-it is less than 180 MB.
+the emulation needs for a piece (verify/contract/emulation.py). Rows of more than a million weights are decoded one after
+the other. With rows of ten million weights, and the buffers of stage bytes, that is less than 180 MB.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from verify.contract.quants import contract_of
 from verify.contract.quants.contract import Contract
 from verify.gpu.findings import TensorResult, TensorRows
 from verify.pairs import Files, Pair, blamed, row_name
-from verify.stages.oracle import STEP_WEIGHTS, TOLERANCE, Oracle, judged, sample_rows
+from verify.stages.oracle import STEP_WEIGHTS, TOLERANCE, judged, sample_rows
 from verify.verdict import Decoded, Verdict
 
 LONG_ROW = 1 << 20
@@ -185,7 +184,12 @@ def _emulate(
                 bits = as_bits(from_native[form])
                 _compare(as_bits(from_dpl[form]), bits, rows, pair, f"{form} from the sidecar", "the model", where)
                 outputs[form].append(bits)
-            _refuse_wrong(oracle, {form: from_native[form][0] for form in forms}, rows, pair, where)
+            wrong = oracle.wrong_product({form: from_native[form][0] for form in forms})
+            if wrong is not None:
+                form, at, output, product = wrong
+                name = row_name(entry.ne, int(rows[at]))
+                what = f"{form} is not the product of weights and activations in {name}"
+                raise Differs(what, where=where, found=output, expected=product)
         except Differs as found:
             first_wrong = first_wrong or found
     if worst <= TOLERANCE:
@@ -215,16 +219,6 @@ def _compare(
             found=f"{found[vector, at]:#010x}",
             expected=f"{expected[vector, at]:#010x}",
         )
-
-
-def _refuse_wrong(
-    oracle: Oracle, outputs: dict[Form, npt.NDArray[np.float32]], rows: npt.NDArray[np.int64], pair: Pair, where: str
-) -> None:
-    wrong = oracle.wrong_product(outputs)
-    if wrong is not None:
-        form, row, found, expected = wrong
-        what = f"{form} is not the product of weights and activations in {row_name(pair.entry.ne, int(rows[row]))}"
-        raise Differs(what, where=where, found=found, expected=expected)
 
 
 def _rows_of(pair: Pair, files: Files) -> TensorRows:
