@@ -13,10 +13,10 @@ from repack import convert_file
 from repack.errors import EnvironmentFailure
 from repack.files.reading import Stamp, stamp
 from repack.rows import Bytes
+from tests.support.judging import failures, flip, judge
 from tests.support.models import STRING, U16, Model, T, q6_k, q6_k_tensor
 from tests.support.models import pair as key_value
 from tests.support.sidecars import by_hand
-from tests.test_verify import failures, flip, judge
 from verify.pairs import Files, Pair, StageFailure, blamed
 from verify.run import Options
 from verify.stages import contents, oracle

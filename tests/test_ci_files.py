@@ -16,9 +16,10 @@ import pytest
 import yaml
 
 from repack import convert_file
+from tests.support.judging import flip
 from tests.support.models import I32, Q8_0, STRING, U16, Model, T, pair, q6_k_tensor
 from tests.support.recipes import PATH, ROOT, blocks, shell
-from tests.support.reports import damage, tensors
+from tests.support.reports import tensors
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 FILES = [*WORKFLOWS, ROOT / "action.yml"]
@@ -111,7 +112,7 @@ def action(tmp_path: Path) -> Path:
     """A runner's folder: models, and the two commands where the action's first step would have installed them."""
     for name in ("good", "bad"):
         convert_file(Model(tensors()).write(tmp_path / f"{name}.gguf"), tmp_path / f"{name}.dpl")
-    damage(tmp_path / "bad.dpl", 4096)
+    flip(tmp_path / "bad.dpl", 4096)
     Model([T("a", (256, 2), Q8_0)]).write(tmp_path / "q8.gguf")
     tool = tmp_path / "gguf-dpl" / "bin"
     tool.mkdir(parents=True)

@@ -10,13 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.reports import ENVIRONMENT, call
+
 Pair = tuple[Path, Path]
-NO_COLOUR = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
-
-
-def call(module: str, *arguments: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", module, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=env or NO_COLOUR, check=False, timeout=60)
 
 
 def one_line_error(done: subprocess.CompletedProcess[str], code: int) -> str:
@@ -98,7 +94,7 @@ def test_version_and_help(module: str) -> None:
     ids=",".join,
 )
 def test_output_is_complete_in_every_environment(pair: Pair, env: dict[str, str]) -> None:
-    done = call("verify", *pair, env={**NO_COLOUR, **env})
+    done = call("verify", *pair, env={**ENVIRONMENT, **env})
     assert done.returncode == 0
     for name in ("two.dims", "one.dim", "experts", "four.dims", "no.rows", "last"):
         assert f"{name} " in done.stdout
@@ -109,7 +105,7 @@ def test_output_is_complete_in_every_environment(pair: Pair, env: dict[str, str]
 def test_a_terminal_gets_colour_and_everything(pair: Pair) -> None:
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "verify", *map(str, pair)]
-    env = {**NO_COLOUR, "TERM": "xterm-256color", "COLUMNS": "60"}
+    env = {**ENVIRONMENT, "TERM": "xterm-256color", "COLUMNS": "60"}
     child = subprocess.Popen(command, stdout=follower, stderr=follower, stdin=follower, env=env)
     os.close(follower)
     seen = bytearray()
@@ -128,7 +124,7 @@ def test_a_terminal_gets_colour_and_everything(pair: Pair) -> None:
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
-    done = call("repack", tmp_path / "no.gguf", "-o", tmp_path / "x", env={**NO_COLOUR, "DPL_DEBUG": "1"})
+    done = call("repack", tmp_path / "no.gguf", "-o", tmp_path / "x", env={**ENVIRONMENT, "DPL_DEBUG": "1"})
     assert done.returncode == 2
     assert "Traceback" in done.stderr
 
@@ -158,7 +154,7 @@ def test_paths_of_every_kind(model: Path, tmp_path: Path) -> None:
 def test_a_leading_dash(model: Path) -> None:
     (model.parent / "-m.gguf").write_bytes(model.read_bytes())
     command = [sys.executable, "-m", "repack", "-o=-m.dpl", "--", "-m.gguf"]
-    assert subprocess.run(command, cwd=model.parent, check=False, capture_output=True, env=NO_COLOUR).returncode == 0
+    assert subprocess.run(command, cwd=model.parent, check=False, capture_output=True, env=ENVIRONMENT).returncode == 0
     assert (model.parent / "-m.dpl").exists()
 
 

@@ -18,8 +18,8 @@ from repack.layout import DEFAULT, TYPES, QuantType
 from repack.rows import Bytes
 from repack.sidecar.manifest import Entry
 from repack.sidecar.reader import Sidecar
+from tests.support.judging import dpl_byte, flip, judge
 from tests.support.models import Q6_K, Model, T, q6_k
-from tests.test_verify import dpl_byte, flip, judge
 from verify.contract.activations import Activations
 from verify.contract.emulation import decode_forms
 from verify.contract.forms import FORM_NAMES, LOOP, Form

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from repack import convert_file
+from tests.support.judging import flip
 from tests.support.models import Model
 from tests.support.recipes import PATH, ROOT, blocks
-from tests.support.reports import damage, tensors
+from tests.support.reports import tensors
 
 IDENTITY = {f"GIT_{who}_{what}": "x@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 
@@ -54,14 +55,14 @@ def test_a_good_pair_is_committed(repository: Path) -> None:
 
 def test_a_staged_fault_is_found_although_the_working_tree_is_good(repository: Path) -> None:
     good = (repository / "one.dpl").read_bytes()
-    damage(repository / "one.dpl", 4096)
+    flip(repository / "one.dpl", 4096)
     git(repository, "add", "one.dpl")
     (repository / "one.dpl").write_bytes(good)
     assert not commit(repository)
 
 
 def test_a_fault_of_the_working_tree_alone_is_not_committed_and_not_blamed(repository: Path) -> None:
-    damage(repository / "one.dpl", 4096)
+    flip(repository / "one.dpl", 4096)
     git(repository, "add", "a b")
     assert commit(repository)
 
@@ -78,7 +79,7 @@ def test_a_sidecar_in_a_folder_without_its_model(repository: Path) -> None:
 
 
 def test_by_hand_from_any_folder(repository: Path) -> None:
-    damage(repository / "a b" / "SHOUT.dpl", 4096)
+    flip(repository / "a b" / "SHOUT.dpl", 4096)
     git(repository, "add", "a b")
     (repository / "c").mkdir()
     for folder in (repository, repository / "a b", repository / "c"):

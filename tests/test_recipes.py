@@ -12,9 +12,10 @@ import pytest
 import yaml
 
 from repack import convert_file
+from tests.support.judging import flip
 from tests.support.models import Q8_0, Model, T
 from tests.support.recipes import PATH, ROOT, blocks, shell
-from tests.support.reports import damage, tensors
+from tests.support.reports import tensors
 
 GUIDE = ROOT / "docs" / "ci.md"
 NAMES = ("one", "a b/two", "new\nline", "7b-best-of-8", "-dash", "7b-00001-of-00001")
@@ -99,7 +100,7 @@ def test_a_folder_is_verified(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["one.dpl", "a b/two.dpl", "7b-best-of-8.dpl", "SHOUT.dpl"])
 def test_a_folder_with_a_bad_sidecar_is_not_proven(folder: Path, name: str) -> None:
-    damage(folder / "models" / name, 4096)
+    flip(folder / "models" / name, 4096)
     assert shell(recipe("verify a folder"), folder).returncode == 123
     assert codes(folder) == [0] * len(NAMES) + [1]
 
@@ -158,7 +159,7 @@ def test_a_fleet_is_proven(folder: Path) -> None:
 
 
 def test_a_fleet_with_a_bad_sidecar(folder: Path) -> None:
-    damage(folder / "models" / "one.dpl", 4096)
+    flip(folder / "models" / "one.dpl", 4096)
     done = slurm(folder)
     assert done.returncode == 1
     assert next(line for line in done.stdout.splitlines() if "one.dpl" in line).startswith("not proven")
@@ -198,7 +199,7 @@ def test_ray(folder: Path) -> None:
     done = ray(folder)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == len(NAMES)
-    damage(folder / "models" / "one.dpl", 4096)
+    flip(folder / "models" / "one.dpl", 4096)
     assert ray(folder).returncode == 1
 
 

@@ -17,8 +17,9 @@ import jsonschema
 import pytest
 
 from repack import convert_file
+from tests.support.judging import flip
 from tests.support.models import Q8_0, Model, T, q6_k_tensor
-from tests.support.reports import ENVIRONMENT, HOSTILE, call, check_schema, damage, tensors
+from tests.support.reports import ENVIRONMENT, HOSTILE, call, check_schema, tensors
 
 
 def good(model: Path, sidecar: Path) -> None:
@@ -27,7 +28,7 @@ def good(model: Path, sidecar: Path) -> None:
 
 def flipped(model: Path, sidecar: Path) -> None:
     good(model, sidecar)
-    damage(sidecar, 4096 + 3)
+    flip(sidecar, 4096 + 3)
 
 
 def missing_tensor(model: Path, sidecar: Path) -> None:

@@ -13,8 +13,8 @@ from repack.gguf.dequantize import dequantize
 from repack.layout import TYPES
 from repack.plan import MAX_ROW_BYTES
 from tests.support.independent import TABLE, Kind, blocks
+from tests.support.judging import failures, judge
 from tests.support.models import Model, T
-from tests.test_verify import failures, judge
 from verify.contract.emulation import CHUNK_WEIGHTS
 from verify.run import Options
 from verify.stages.oracle import STEP_WEIGHTS

@@ -22,6 +22,7 @@ from repack.sidecar.reader import Sidecar
 from tests.support.independent import TABLE, blocks, pack
 from tests.support.models import Model, T
 from tests.support.sidecars import by_hand as sidecars
+from tests.support.sidecars.forge import canonical
 from verify.pairs import Pair, StageFailure, opened
 from verify.stages import model
 from verify.stages.contents import check_contents
@@ -136,7 +137,7 @@ def as_sidecar(data: bytes) -> bytes:
 
 SEEDS = {
     "gguf_index": [MODEL.to_bytes()],
-    "sidecar": [sidecars.sidecar_of(MODEL, types=ASKED), sidecars.canonical(MANIFEST).encode(), b"=" + DATA],
-    "verify_checks": [sidecars.sidecar_of(MODEL, types=ASKED), sidecars.canonical(MANIFEST).encode(), b"=" + DATA],
+    "sidecar": [sidecars.sidecar_of(MODEL, types=ASKED), canonical(MANIFEST).encode(), b"=" + DATA],
+    "verify_checks": [sidecars.sidecar_of(MODEL, types=ASKED), canonical(MANIFEST).encode(), b"=" + DATA],
 }
 TARGETS = {"gguf_index": gguf_index, "sidecar": sidecar, "verify_checks": verify_checks}

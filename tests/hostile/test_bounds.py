@@ -19,7 +19,8 @@ from repack.sidecar.checks import from_json
 from repack.sidecar.reader import Sidecar
 from tests.support.calls import MIB, Done, call, listing
 from tests.support.models import ARRAY, F32_TENSOR, STRING, U8, U16, U32, Model, T, pair, q6_k_tensor, string
-from tests.support.sidecars.by_hand import canonical, framed, header_of, manifest_of, sealed, tiny_model
+from tests.support.sidecars.by_hand import framed, header_of, manifest_of, sealed, tiny_model
+from tests.support.sidecars.forge import canonical
 
 TIB = 1 << 40
 

@@ -28,7 +28,7 @@ from tests.support.models import (
     pair,
     q6_k_tensor,
 )
-from tests.support.sidecars import by_hand as sidecars
+from tests.support.sidecars.forge import canonical
 from verify.verdict import Verdict
 
 STEADY = settings(
@@ -104,7 +104,7 @@ def sidecars_pair(key: str | bytes, kind: int, value: bytes) -> bytes:
 @given(seed=SEEDS)
 def test_values_in_a_manifest(target, seed: int) -> None:  # type: ignore[no-untyped-def]
     """Each sealed with its digest and framed as a sidecar, so that it is looked at."""
-    target(mutate.manifest(sidecars.canonical(targets.MANIFEST).encode(), Random(seed)))
+    target(mutate.manifest(canonical(targets.MANIFEST).encode(), Random(seed)))
 
 
 @pytest.mark.parametrize("target", [targets.sidecar, targets.verify_checks])

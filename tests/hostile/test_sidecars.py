@@ -19,7 +19,6 @@ from tests.support.independent import TABLE
 from tests.support.models import Model, q6_k, q6_k_tensor
 from tests.support.sidecars.by_hand import (
     Json,
-    canonical,
     data_of,
     framed,
     header_of,
@@ -29,6 +28,7 @@ from tests.support.sidecars.by_hand import (
     tiny_model,
     write_pair,
 )
+from tests.support.sidecars.forge import canonical
 
 MODEL = tiny_model()
 MANIFEST = manifest_of(MODEL)

@@ -46,12 +46,6 @@ def check_schema(document: Any, name: str, *, close: bool = True) -> None:
     jsonschema.validate(document, closed(schema) if close else schema)
 
 
-def damage(path: Path, offset: int) -> None:
-    raw = bytearray(path.read_bytes())
-    raw[offset] ^= 1
-    path.write_bytes(raw)
-
-
 HOSTILE = 'x<script>&"]]>\x1b[31m|`\u00fc\u202e'
 
 

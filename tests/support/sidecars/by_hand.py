@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.support.independent import TABLE, counts, pack
 from tests.support.models import F32_TENSOR, Q6_K, Model, T, q6_k_tensor
+from tests.support.sidecars.forge import canonical
 
 Json = dict[str, Any]
 
@@ -18,10 +19,6 @@ Json = dict[str, Any]
 def tiny_model() -> Model:
     """Two Q6_K tensors and one other: 12 rows, some 3 KB."""
     return Model([q6_k_tensor("a", (256, 2), 1), T("b", (3,), F32_TENSOR), q6_k_tensor("c", (512, 2, 2), 2)])
-
-
-def canonical(value: object) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def manifest_of(model: Model, name: str = "model.gguf", types: tuple[int, ...] = (Q6_K,)) -> Json:
