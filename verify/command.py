@@ -51,7 +51,11 @@ def _parser() -> Parser:
         metavar="auto|gpu|cpu|N",
         help="auto (default): on a GPU if there is one; gpu: on the first GPU; N: on GPU number N; cpu: on the CPU",
     )
-    parser.add_argument("--require-gpu", action="store_true", help="fail (exit code 4) if no GPU can be used")
+    parser.add_argument(
+        "--require-gpu",
+        action="store_true",
+        help="fail if no GPU can be used (exit code 4), or if nothing could be decoded on it (5)",
+    )
     parser.add_argument(
         "--forms",
         type=_forms,
