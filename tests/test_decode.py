@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -221,15 +222,25 @@ def test_how_one_token_uses_the_shapes() -> None:
     assert uses(entries[3:4], moe) == [], "only looked up, although output.weight is of another type"
 
 
-def test_types_and_their_shapes_are_kept_apart() -> None:
-    q8_0, iq4_xs = TYPES[8], TYPES[23]
-    entries = [
-        entry("a", 512, 40),
-        replace(entry("b", 512, 40), quant=q8_0),
-        replace(entry("c", 512, 40), quant=iq4_xs),
-    ]
-    found = uses(entries, GGUFIndex((), (), {}))
-    assert found[:2] == [Use(DEFAULT, 40, 2, 1), Use(q8_0, 40, 16, 1)]
+def test_types_and_their_shapes_are_kept_apart(without_kernel: QuantType) -> None:
+    q8_0 = TYPES[8]
+    entries = [replace(entry("a", 512, 40), quant=quant) for quant in (DEFAULT, q8_0, without_kernel, DEFAULT)]
+    assert uses(entries, GGUFIndex((), (), {})) == [Use(DEFAULT, 40, 2, 2), Use(q8_0, 40, 16, 1)]
+
+
+def test_long_rows_are_decoded_one_after_the_other(pair: FilesPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a thread needs for them is what counts; the others go on beside them."""
+    threads: dict[int, set[str]] = {}
+
+    def noted(quant: QuantType, native: Bytes, n: int, *more: Any) -> dict[Form, Any]:
+        threads.setdefault(n * quant.block_weights, set()).add(threading.current_thread().name.rpartition("_")[0])
+        return decode_forms(quant, native, n, *more)
+
+    monkeypatch.setattr("verify.stages.decode.decode_forms", noted)
+    monkeypatch.setattr("verify.stages.decode.LONG_ROW", 768)
+    with decoded(pair, None) as verdict:
+        assert Status.FAILED not in statuses(verdict).values()
+    assert threads == {256: {"decode"}, 512: {"decode"}, 768: {"decode"}, 1024: {"long rows"}, 1280: {"long rows"}}
 
 
 def test_the_time_of_one_token() -> None:

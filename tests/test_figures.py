@@ -14,7 +14,7 @@ from tests.test_decode import emulating
 from verify.contract.forms import LOOP, Form
 from verify.gpu.device import DeviceInfo
 from verify.gpu.speeds import ShapeTimings, Timing, Use
-from verify.gpu.timing import identical, random_rows
+from verify.gpu.timing import all_variants, identical, random_rows, timed
 from verify.run import Options
 from verify.stages import bandwidth
 from verify.verdict import Status, Verdict
@@ -142,6 +142,18 @@ def test_what_has_to_be_identical() -> None:
     for layout in ("native", "padded", "staged"):
         assert not identical({(wide, layout): last, (wide, "dpl"): ones})
     assert not identical({(wide, "native"): ones, (Form("row", 64, 1, 128), "dpl"): last})
+
+
+@pytest.mark.parametrize("dependent", [False, True])
+@pytest.mark.parametrize("quant", [DEFAULT, TYPES[8]], ids=lambda quant: quant.name)
+def test_what_is_timed_and_what_is_only_run(quant: QuantType, dependent: bool) -> None:
+    """Native rows want another configuration: a figure with dpl's would flatter dpl. Their bits count all the same."""
+    figures, runs = timed(quant, 40, 5, dependent), all_variants(quant, 40, 5, dependent)
+    assert {layout for _, layout in figures} == {"padded", "dpl"}
+    assert {layout for _, layout in runs} == {"native", "padded", "dpl"} | (set() if dependent else {"staged"})
+    assert {form for form, _ in figures} == {form for form, _ in runs}
+    names = {form.name for form, _ in figures}
+    assert names == ({"loop", "row"} if quant is DEFAULT and not dependent else {"row"})
 
 
 @pytest.mark.parametrize("quant", TYPES.values(), ids=lambda quant: quant.name)

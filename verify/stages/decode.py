@@ -8,8 +8,8 @@ compared with the CPU's emulation as well. On the CPU the sample alone is decode
 the digests over the sampled rows are the same.
 
 Memory, for each tensor that is decoded at once: 4 bytes for each weight of a row (its vectors), 4 native rows, and what
-the emulation needs for a piece (verify/contract/emulation.py). Rows of more than a million weights are decoded one after
-the other. With rows of ten million weights, and the buffers of stage bytes, that is less than 180 MB.
+the emulation needs for a piece (verify/contract/emulation.py). Rows of over a million weights are decoded one after the
+other. With rows of ten million weights, and the buffers of stage bytes, that is less than 180 MB.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def _emulate(
         native, unpacked = files.native_rows(pair, rows), files.unpacked_rows(pair, rows)
         oracle = judged(contract, native, unpacked, entry.n, vectors[0])
         row, error = oracle.worst()
-        if not error <= worst:
+        if error > worst:
             worst, worst_row = error, int(rows[row])
         from_native = _emulated(pair, native, vectors, forms)
         from_dpl = from_native if np.array_equal(native, unpacked) else _emulated(pair, unpacked, vectors, forms)
