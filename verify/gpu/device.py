@@ -72,7 +72,7 @@ def describe() -> dict[str, str]:
 def _installed(package: str) -> str:
     """A package's version; nothing if it is not known. It decides nothing, so whatever fails here is no failure."""
     try:
-        return metadata.version(package) or ""
+        return metadata.version(package)
     except Exception:  # no metadata, or none that can be read
         return ""
 
