@@ -59,7 +59,7 @@ def test_the_digests_of_the_golden_model(language: str) -> None:
     """With the command of README.md, too, and the place that is named there."""
     printed = compare_digests(language, GOLDEN / "tiny.gguf", GOLDEN / "tiny.dpl")
     readme = (CONSUMERS / "README.md").read_text()
-    ((nbytes, offset),) = re.findall(r"the first one's (\d+) bytes\s+stand at (\d+)\.", readme)
+    ((nbytes, offset),) = re.findall(r"the first one's (\d+) bytes stand at (\d+)\.", " ".join(readme.split()))
     (command,) = re.findall(r"^    (tail -c .*)$", readme, re.MULTILINE)
     line = command.replace("model.gguf", "tiny.gguf").replace("NBYTES", nbytes)
     done = subprocess.run(["sh", "-c", f"OFFSET={offset}; {line}"], cwd=GOLDEN, capture_output=True, check=True)
