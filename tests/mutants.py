@@ -26,12 +26,12 @@ def copy(folder: Path) -> Path:
     return Path(shutil.copytree(ROOT, folder / "tree", ignore=LEFT_BEHIND))
 
 
-def run(tree: Path, *tests: str) -> subprocess.CompletedProcess[str]:
+def run(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run tests in a copy of the tree, with its own product and apart from the tests that run here."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments]
     apart = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "GGUF_DPL_"))}
     apart |= {"PYTHONPATH": os.fspath(tree)}
-    return subprocess.run(command, cwd=tree, env=apart, capture_output=True, text=True, check=False, timeout=600)
+    return subprocess.run(command, cwd=tree, env=apart, capture_output=True, text=True, check=False)
 
 
 def survives(mutant: Mutant) -> str:
@@ -53,7 +53,7 @@ def main(words: list[str]) -> int:
     """Try the mutants; returns 1 if one survives."""
     chosen = [mutant for mutant in MUTANTS if all(word in str(mutant) for word in words)]
     with tempfile.TemporaryDirectory() as folder:
-        unharmed = run(copy(Path(folder)), *sorted({f"tests/{mutant.test}" for mutant in chosen}))
+        unharmed = run(copy(Path(folder)), "-n", "auto", *sorted({f"tests/{mutant.test}" for mutant in chosen}))
     if unharmed.returncode:
         print("red without any mutant:", unharmed.stdout[-3000:])
         return 1

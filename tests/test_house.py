@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 from repack.layout import DEFAULT, TYPES
 
@@ -106,22 +105,24 @@ def test_no_module_imports_itself_by_a_detour() -> None:
     TopologicalSorter(graph()).prepare()  # CycleError names the modules
 
 
-@pytest.mark.parametrize("module", sorted(graph()))
-def test_nothing_is_imported_from_a_floor_above(module: str) -> None:
-    floor, name = room(module)
-    for other in graph()[module]:
-        other_floor, other_name = room(other)
-        assert other_floor < floor or other_name == name, f"{module} imports {other}"
+def test_nothing_is_imported_from_a_floor_above() -> None:
+    upwards = []
+    for module, others in graph().items():
+        floor, name = room(module)
+        upwards += [(module, other) for other in others if room(other)[0] >= floor and room(other)[1] != name]
+    assert upwards == []
 
 
-@pytest.mark.parametrize("module", sorted(graph()))
-def test_imports_stand_at_the_top(module: str) -> None:
-    tree = modules()[module]
-    functions = [
-        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-    ]
-    late = {(name, statement.lineno) for function in functions for name, statement in imports(function)}
-    assert not {(name, line) for name, line in late if name.partition(".")[0] not in LATE}
+def test_imports_stand_at_the_top() -> None:
+    late = {
+        f"{module}:{statement.lineno} imports {name}"
+        for module, tree in modules().items()
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for name, statement in imports(function)
+        if name.partition(".")[0] not in LATE
+    }
+    assert late == set()
 
 
 def test_what_is_slow_to_import_is_not_imported_at_the_top() -> None:
@@ -135,13 +136,10 @@ def test_what_is_slow_to_import_is_not_imported_at_the_top() -> None:
     assert not early
 
 
-@pytest.mark.parametrize(
-    "folder",
-    sorted({path.parent for path in PATHS.values()} - {ROOT / "verify" / "contract" / "quants"}),
-    ids=lambda path: path.relative_to(ROOT).as_posix(),
-)
-def test_a_folder_can_be_taken_in_at_a_glance(folder: Path) -> None:
-    assert len([path for path in folder.glob("*.py") if path.name not in {"__init__.py", "__main__.py"}]) <= FULL
+def test_a_folder_can_be_taken_in_at_a_glance() -> None:
+    counts = Counter(path.parent for path in PATHS.values() if path.name not in {"__init__.py", "__main__.py"})
+    del counts[ROOT / "verify" / "contract" / "quants"]  # a file for each type
+    assert {folder: count for folder, count in counts.items() if count > FULL} == {}
 
 
 SIZES = {quant.block_bytes for quant in TYPES.values() if quant.block_bytes > 100} | {DEFAULT.padded_block_bytes}
@@ -170,10 +168,9 @@ def facts(module: str) -> Iterator[str]:
             yield f"{node.lineno}: {node.id}: {line.strip()}"
 
 
-@pytest.mark.parametrize("module", sorted(set(graph()) - TABLES))
-def test_facts_about_a_type_stand_in_its_own_files(module: str) -> None:
-    if not module.startswith("verify.contract.quants."):
-        assert not list(facts(module))
+def test_facts_about_a_type_stand_in_its_own_files() -> None:
+    others = [module for module in PATHS if module not in TABLES and not module.startswith("verify.contract.quants.")]
+    assert [f"{module}:{fact}" for module in others for fact in facts(module)] == []
 
 
 def test_facts_are_found() -> None:

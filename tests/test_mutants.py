@@ -8,14 +8,14 @@ from tests.mutants import ROOT, survives
 from tests.support.mutations import MUTANTS, Mutant
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
-def test_every_mutant_changes_one_line(mutant: Mutant) -> None:
-    before = (ROOT / mutant.file).read_text("utf-8")
-    after = mutant.applied(before)
-    assert len([line for line in zip(before.splitlines(), after.splitlines(), strict=True) if line[0] != line[1]]) == 1
+def test_every_mutant_changes_one_line() -> None:
+    for mutant in MUTANTS:
+        before = (ROOT / mutant.file).read_text("utf-8")
+        lines = zip(before.splitlines(), mutant.applied(before).splitlines(), strict=True)
+        assert sum(old != new for old, new in lines) == 1, mutant
 
 
-@pytest.mark.parametrize("mutant", MUTANTS[::6], ids=str)
+@pytest.mark.parametrize("mutant", MUTANTS[::9], ids=str)
 def test_a_mutant_is_found(mutant: Mutant) -> None:
     assert not survives(mutant)
 
