@@ -158,20 +158,21 @@ MOST_LANES = 640
 REGISTERS = 65_536
 ANY = (Step(320, 1, 1, 128), Step(math.inf, 2, 1))
 """For a type that nobody has measured."""
-_FOUR_BITS = (Step(128, 1, 2, 256), Step(160, 2, 2), Step(640, 1, 2), Step(math.inf, 2, 2))
+_FOUR_BITS = (Step(128, 1, 2, threads=256), Step(160, 2, 2), Step(640, 1, 2), Step(math.inf, 2, 2))
 _FIVE_BITS = (Step(128, 1, 2, 128, 64), Step(160, 5, 1, 128, 80), Step(math.inf, 2, 2, 96, 64))
+_TABLE = (Step(128, 1, 2, threads=256, registers=64), Step(160, 5, 1, 128, 64), Step(math.inf, 2, 2, 96, 64))
 HOPPER = {
     2: _FOUR_BITS,  # Q4_0
-    3: _FOUR_BITS,  # Q4_1, not measured by itself
+    3: _FOUR_BITS,  # Q4_1
     6: _FIVE_BITS,  # Q5_0
-    7: _FIVE_BITS,  # Q5_1, not measured by itself
-    8: (Step(320, 1, 2, 256), Step(896, 2, 1), Step(1344, 3, 1), Step(math.inf, 5, 1)),  # Q8_0
+    7: _FOUR_BITS,  # Q5_1
+    8: (Step(320, 1, 2, threads=256), Step(896, 2, 1), Step(1344, 3, 1), Step(math.inf, 5, 1)),  # Q8_0
     # Q2_K
-    10: (Step(32, 1, 1, 128, 64), Step(64, 2, 2, 128, 80), Step(96, 1, 1, 96, 64), Step(math.inf, 1, 2)),
+    10: (Step(32, 1, 1, 128, 64), Step(48, 3, 1, 128, 80), Step(96, 1, 1, 96, 64), Step(math.inf, 1, 2)),
     11: (Step(32, 1, 1, 128), Step(48, 3, 1, 128, 80), Step(math.inf, 1, 1)),  # Q3_K
-    # IQ4_NL, MXFP4
-    20: (Step(128, 1, 2, 256, 64), Step(160, 5, 1, 128, 64), Step(math.inf, 2, 2, 96, 64)),
-    39: (Step(96, 3, 1, 128), Step(128, 1, 2, 256, 64), Step(160, 5, 1, 128, 64), Step(math.inf, 2, 2, 96, 64)),
+    20: _TABLE,  # IQ4_NL
+    23: _TABLE,  # IQ4_XS
+    39: (Step(96, 1, 2, 192, 48), *_TABLE),  # MXFP4
 }
 """By ggml's number: what an H200 likes best, ascending by units; docs/lab has the figures. Other chips get the same."""
 

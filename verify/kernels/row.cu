@@ -27,6 +27,9 @@
 #endif
 
 #include DPL_QUANT
+#ifndef DPL_KEEP
+#define DPL_KEEP 0  // 1: the type's weights go through the L1
+#endif
 #include "ptx.cuh"
 #include "sum.cuh"
 
@@ -176,7 +179,7 @@ __device__ __forceinline__ void walk(const u8* weights, const u8* activations, c
 
 KERNEL(native, Native)
 KERNEL(padded, Padded<Early<true>>)
-KERNEL(dpl, Dpl<Early<DPL_PLAN == 2 && LANES <= 192>>)
+KERNEL(dpl, Dpl<Early<DPL_KEEP || (DPL_PLAN == 2 && LANES <= 192)>>)
 
 #if !DPL_ADD
 

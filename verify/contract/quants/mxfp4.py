@@ -38,7 +38,8 @@ def values(native: Bytes, n: int, vectors: Sequence[Activations]) -> Floats:
     """
     fields = fields_of(native, _TYPE, n)
     dots = group_dots(_TABLE[nibbles(fields["qs"])].reshape(len(native), -1), vectors, 32)
-    return np.ldexp(np.float32(1), fields["e"][..., 0].astype(np.int32) - 128) * (scales_of(vectors) * dots)
+    power: Floats = np.ldexp(np.float32(1), fields["e"][..., 0].astype(np.int32) - 128)
+    return power * (scales_of(vectors) * dots)
 
 
 CONTRACT = Contract(_TYPE, dequantize, 1, values, pack_table)

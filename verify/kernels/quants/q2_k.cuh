@@ -2,6 +2,7 @@
 #pragma once
 
 enum { BLOCK_WEIGHTS = 256, ALIGN = 4, UNITS_A_BLOCK = 2 };
+#define DPL_KEEP 1  // a lane takes both halves of a sector of 32 bytes, one after the other: the L1 has to hold it
 #define DPL_FIELDS(F) F(QS, 0, 64, 16) F(SCALES, 1, 16, 0) F(DM, 2, 4, 80)
 
 #include "layouts.cuh"

@@ -3,6 +3,7 @@
 #pragma once
 
 enum { BLOCK_WEIGHTS = 256, ALIGN = 2, UNITS_A_BLOCK = 2 };
+#define DPL_KEEP 1  // a lane takes both halves of a sector of 32 bytes, one after the other: the L1 has to hold it
 #define DPL_FIELDS(F) F(QS, 0, 64, 32) F(HMASK, 1, 32, 0) F(SCALES, 2, 12, 96) F(D, 3, 2, 108)
 
 #include "layouts.cuh"
