@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+import signal
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,9 @@ _began = pytest.StashKey[bool]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_began] = shared.begin()
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):  # a shell's `&` and nohup ignore some of them
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
