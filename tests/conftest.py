@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
