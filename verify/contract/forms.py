@@ -158,14 +158,13 @@ MOST_LANES = 640
 REGISTERS = 65_536
 ANY = (Step(320, 1, 1, 128), Step(math.inf, 2, 1))
 """For a type that nobody has measured."""
-_FOUR_BITS = (Step(128, 1, 2, threads=256), Step(160, 2, 2), Step(640, 1, 2), Step(math.inf, 2, 2))
-_FIVE_BITS = (Step(128, 1, 2, 128, 64), Step(160, 5, 1, 128, 80), Step(math.inf, 2, 2, 96, 64))
+_BITS = (Step(128, 1, 2, 128, 48), Step(160, 5, 1, 128), Step(640, 1, 2), Step(math.inf, 2, 2))
 _TABLE = (Step(128, 1, 2, threads=256, registers=64), Step(160, 5, 1, 128, 64), Step(math.inf, 2, 2, 96, 64))
 HOPPER = {
-    2: _FOUR_BITS,  # Q4_0
-    3: _FOUR_BITS,  # Q4_1
-    6: _FIVE_BITS,  # Q5_0
-    7: _FOUR_BITS,  # Q5_1
+    2: _BITS,  # Q4_0
+    3: _BITS,  # Q4_1
+    6: (Step(128, 1, 2, 128, 48), Step(640, 1, 2), Step(math.inf, 2, 2)),  # Q5_0
+    7: _BITS,  # Q5_1
     8: (Step(320, 1, 2, threads=256), Step(896, 2, 1), Step(1344, 3, 1), Step(math.inf, 5, 1)),  # Q8_0
     # Q2_K
     10: (Step(32, 1, 1, 128, 64), Step(48, 3, 1, 128, 80), Step(96, 1, 1, 96, 64), Step(math.inf, 1, 2)),

@@ -28,7 +28,7 @@ Launch = Callable[[Any, Any, Any, int, int], None]
 
 def tool(name: str, quant: QuantType) -> Any:
     """Return a kernel of tools.cu for one type."""
-    return _module("tools.cu", quant).get_function(name)
+    return compiled("tools.cu", quant).get_function(name)
 
 
 def packer(quant: QuantType, form: str) -> Callable[[Activations], Bytes]:
@@ -51,7 +51,7 @@ def decoder(quant: QuantType, form: Form, layout: str, dependent: bool = False) 
         if form.name == "row" and not form.fits(units_of(quant, n)):
             raise ValueError(f"{form} cannot decode rows of {n} blocks")
         options = form.options(rows, n, dependent)
-        module = _module("row.cu", quant, *options) if form.name == "row" else _module("loop.cu", quant)
+        module = compiled("row.cu", quant, *options) if form.name == "row" else compiled("loop.cu", quant)
         kernel = module.get_function(f"{form.name}_{layout}")
         staged = layout == STAGED
         grid = -(-rows // form.groups) if staged else form.grid(rows, _multiprocessors())
@@ -83,7 +83,8 @@ def _multiprocessors() -> int:
 
 
 @cache
-def _module(name: str, quant: QuantType, *options: str) -> Any:
+def compiled(name: str, quant: QuantType, *options: str) -> Any:
+    """A kernel file for one type as a module on the current device, with these options for the compiler."""
     import cupy  # noqa: PLC0415 - an optional extra
 
     return cupy.RawModule(code=source(name, quant), options=(*OPTIONS, *options))
