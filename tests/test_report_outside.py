@@ -150,3 +150,11 @@ def test_markdown_stays_short_where_room_is_short() -> None:
     assert "difference 50" not in short
     assert "10 more checks failed" in short
     assert not [line for line in short.splitlines() if line.startswith("`") and line not in ("````text", "````")][1:]
+
+
+def test_junit_tells_a_difference_from_what_stood_in_the_way() -> None:
+    for error, tag in ((Differs("x"), "failure"), (EnvironmentFailure("x"), "error")):
+        made = verdict()
+        made.failed("bytes", error, NAMES[0])
+        found = {element.tag for element in ET.fromstring(to_junit(made)).iter()}
+        assert found & {"failure", "error"} == {tag}

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from repack import convert_file
-from repack.layout import QuantType
+from repack.layout import DEFAULT, QuantType
+from repack.sidecar.manifest import Entry
 from tests.support.judging import judge
 from tests.support.models import Model, T, q6_k_tensor
 from tests.test_decode import emulating
@@ -122,3 +123,12 @@ def test_what_the_model_holds_besides_is_named(pair: Pair) -> None:
     verdict = judge(*pair, Options(device="cpu"))
     assert [(kind.type, kind.tensors) for kind in verdict.not_counted] == [(0, 1), (42, 1)]
     assert judge(None, pair[1]).not_counted == []
+
+
+def test_a_tensor_that_was_skipped_is_not_compared() -> None:
+    made = Verdict("model", "sidecar")
+    made.tensors.append(Entry("t", DEFAULT, (256, 1), 0, 0, "0" * 64, 0, 0))
+    made.skipped("bytes", "for some reason", "t")
+    assert made.exit_code == 5
+    made.passed("bytes", "t")
+    assert made.exit_code == 0

@@ -179,7 +179,7 @@ COMMANDS = (
     ),
     Mutant("verify/reports/page.py", "autoescape=True", "autoescape=False", "test_report_outside.py"),
     Mutant("verify/reports/markdown.py", "_code(stage.detail)", "stage.detail", "test_report_outside.py"),
-    Mutant("verify/reports/junit.py", "outcome.exit_code == Differs.exit_code", "True", "test_report.py"),
+    Mutant("verify/reports/junit.py", "outcome.exit_code == Differs.exit_code", "True", "test_report_outside.py"),
     Mutant("verify/reports/speeds.py", "return all(", "return any(", "test_report_speeds.py"),
     Mutant(
         "verify/reports/summary.py",
@@ -227,7 +227,7 @@ CONTRACT = (
         "verify/kernels/layouts.cuh",
         "(bytes * n + 15) / 16 * 16",
         "bytes * n",
-        "test_kernels_on_host.py::test_row_of_every_type[row(32,1,128)-(1, 2, 3, 5, 7)-Q4_0]",
+        "test_kernels_on_host.py::test_row_of_every_type[row(32,1,128)-(1, 2, 3, 5, 7)-Q5_0]",
     ),
 )
 STAGES = (
@@ -264,7 +264,7 @@ STAGES = (
         "verify/verdict.py",
         "if outcome.status is Status.PASSED",
         "if outcome.status is not Status.FAILED",
-        "test_verify.py",
+        "test_vacuous.py",
     ),
     Mutant("verify/verdict.py", "bool(solid) and solid <= proven", "solid <= proven", "test_verify.py"),
 )
