@@ -13,21 +13,52 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from repack.layout import QuantType
+from repack.rows import Bytes
 from verify.contract.activations import GROUP, Activations
-from verify.contract.quants.contract import Floats, group_dots, group_sums, scales_of, single
+from verify.contract.quants.contract import Contract, Floats, fields_of, group_dots, group_sums, scales_of, single
 
 _TABLE_ORDER = np.arange(GROUP).reshape(2, 16).T.reshape(-1)
 """Which weight a table kernel multiplies next: byte after byte, of each the low and then the high four bits."""
 
 
+def block_contract(quant: QuantType, offset: int) -> Contract:
+    """The contract of a type of four bits, or five where it has a field qh; a minimum m, where it has dm, is added.
+
+    Weight j is ``d * (q - offset)`` or ``d * (q - offset) + m``: q is the low (j < 16) or high four bits of byte
+    ``j % 16`` of qs, above them bit j of the 32 bits of qh.
+    """
+    names = {field.name for field in quant.planes}
+    five, minimum = "qh" in names, "dm" in names
+    scale = "dm" if minimum else "d"
+
+    def dequantize(native: Bytes, n: int) -> npt.NDArray[np.float64]:
+        fields = fields_of(native, quant, n)
+        weights = np.empty((len(native), n, GROUP))
+        for j in range(GROUP):
+            low = fields["qs"][..., j % 16] >> 4 * (j // 16) & 15
+            above = fields["qh"][..., j // 8] >> j % 8 & 1 if five else 0
+            weights[..., j] = (low + 16.0 * above) - offset
+        scales = fields[scale].astype(np.float64)
+        with np.errstate(invalid="ignore"):  # Inf and NaN in the scales are the model's, and meant
+            values = scales[..., :1] * weights + (scales[..., 1:] if minimum else 0.0)
+        return np.asarray(values.reshape(len(native), -1))
+
+    def values(native: Bytes, n: int, vectors: Sequence[Activations]) -> Floats:
+        fields = fields_of(native, quant, n)
+        bits = nibbles(fields["qs"]) | (np.unpackbits(fields["qh"], axis=-1, bitorder="little") << 4 if five else 0)
+        scaled_dots = scaled(single(fields[scale]), bits.astype(np.int8) - offset, vectors)
+        if not minimum:
+            return scaled_dots
+        m = np.asarray(fields[scale][..., 1], np.float32)
+        return scaled_dots + (m * scales_of(vectors)) * group_sums(vectors, GROUP)
+
+    return Contract(quant, dequantize, 1, values, pack_blocks)
+
+
 def nibbles(qs: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """The four bits of each weight: ``[rows, n, 16]`` bytes to ``[rows, n, 32]``."""
     return np.concatenate((qs & 15, qs >> 4), axis=-1)
-
-
-def fifth_bits(qh: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Bit j of the four bytes for weight j: ``[rows, n, 4]`` to ``[rows, n, 32]``, each 0 or 1."""
-    return np.unpackbits(qh, axis=-1, bitorder="little")
 
 
 def scaled(d: npt.NDArray[Any], quants: npt.NDArray[Any], vectors: Sequence[Activations]) -> Floats:
@@ -37,12 +68,6 @@ def scaled(d: npt.NDArray[Any], quants: npt.NDArray[Any], vectors: Sequence[Acti
     """
     dots = group_dots(quants.reshape(len(quants), -1), vectors, GROUP)
     return (d * scales_of(vectors)) * dots
-
-
-def with_minimum(dm: npt.NDArray[Any], quants: npt.NDArray[Any], vectors: Sequence[Activations]) -> Floats:
-    """``(d * d8) * sum(q x) + (m * d8) * sum(x)`` for fields of d and m, ``[rows, n, 2]``; ``[vectors, rows, n]``."""
-    minimum = (np.asarray(dm[..., 1], np.float32) * scales_of(vectors)) * group_sums(vectors, GROUP)
-    return scaled(single(dm), quants, vectors) + minimum
 
 
 def pack_blocks(activations: Activations) -> npt.NDArray[np.uint8]:

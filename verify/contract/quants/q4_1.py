@@ -1,44 +1,6 @@
-"""Q4_1: 32 weights of four bits, a scale and a minimum (ggml's ``block_q4_1``).
-
-Weight j is ``d * q + m``, q the low (j < 16) or high four bits of byte ``j % 16``.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+"""Q4_1: 32 weights of four bits, a scale and a minimum (ggml's ``block_q4_1``)."""
 
 from repack.layout import TYPES
-from repack.rows import Bytes
-from verify.contract.activations import Activations
-from verify.contract.quants.blocks import nibbles, pack_blocks, with_minimum
-from verify.contract.quants.contract import Contract, Floats, fields_of
+from verify.contract.quants.blocks import block_contract
 
-_TYPE = TYPES[3]
-
-
-def dequantize(native: Bytes, n: int) -> npt.NDArray[np.float64]:
-    """The format, weight by weight."""
-    fields = fields_of(native, _TYPE, n)
-    weights = np.empty((len(native), n, 32))
-    for place in range(32):
-        weights[..., place] = (fields["qs"][..., place % 16] >> 4 * (place // 16) & 15).astype(np.float64)
-    dm = fields["dm"].astype(np.float64)
-    with np.errstate(invalid="ignore"):  # Inf and NaN in the scales are the model's, and meant
-        return (dm[..., :1] * weights + dm[..., 1:]).reshape(len(native), -1)
-
-
-def values(native: Bytes, n: int, vectors: Sequence[Activations]) -> Floats:
-    """One value a block."""
-    fields = fields_of(native, _TYPE, n)
-    return with_minimum(fields["dm"], _quants(fields), vectors)
-
-
-def _quants(fields: dict[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    return nibbles(fields["qs"])
-
-
-CONTRACT = Contract(_TYPE, dequantize, 1, values, pack_blocks)
+CONTRACT = block_contract(TYPES[3], offset=0)

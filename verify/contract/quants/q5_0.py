@@ -1,46 +1,6 @@
-"""Q5_0: 32 weights of five bits and one scale (ggml's ``block_q5_0``).
-
-Weight j is ``d * (q - 16)``: four bits as in Q4_0, above them bit j of the 32 bits of qh.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+"""Q5_0: 32 weights of five bits and one scale (ggml's ``block_q5_0``)."""
 
 from repack.layout import TYPES
-from repack.rows import Bytes
-from verify.contract.activations import Activations
-from verify.contract.quants.blocks import fifth_bits, nibbles, pack_blocks, scaled
-from verify.contract.quants.contract import Contract, Floats, fields_of, single
+from verify.contract.quants.blocks import block_contract
 
-_TYPE = TYPES[6]
-
-
-def dequantize(native: Bytes, n: int) -> npt.NDArray[np.float64]:
-    """The format, weight by weight."""
-    fields = fields_of(native, _TYPE, n)
-    weights = np.empty((len(native), n, 32))
-    for place in range(32):
-        low = fields["qs"][..., place % 16] >> 4 * (place // 16) & 15
-        bits = fields["qh"][..., place // 8] >> place % 8 & 1
-        weights[..., place] = (low | bits << 4).astype(np.float64) - 16
-    d = fields["d"].astype(np.float64)
-    with np.errstate(invalid="ignore"):  # Inf and NaN in d are the model's, and meant
-        return (d * weights).reshape(len(native), -1)
-
-
-def values(native: Bytes, n: int, vectors: Sequence[Activations]) -> Floats:
-    """One value a block."""
-    fields = fields_of(native, _TYPE, n)
-    return scaled(single(fields["d"]), _quants(fields), vectors)
-
-
-def _quants(fields: dict[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    return (nibbles(fields["qs"]) | fifth_bits(fields["qh"]) << 4).astype(np.int8) - 16
-
-
-CONTRACT = Contract(_TYPE, dequantize, 1, values, pack_blocks)
+CONTRACT = block_contract(TYPES[6], offset=16)
