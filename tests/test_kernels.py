@@ -18,10 +18,16 @@ nvrtc = cupy.cuda.nvrtc
 
 ARCHITECTURES = [75, 80, 86, 89, 90, 100, 120]
 SHAPES = [(54, 5120), (20, 152064), (74, 3584), (56, 4096), (16, 4096), (38, 2560), (112, 8192), (208, 16384), (300, 4)]
-FORMS = sorted({row_form(DEFAULT, n, rows, dependent) for n, rows in SHAPES for dependent in (False, True)}, key=str)
+ORDINARY = sorted({row_form(DEFAULT, n, rows) for n, rows in SHAPES}, key=str)
+DEPENDENT = sorted({row_form(DEFAULT, n, rows, dependent=True) for n, rows in SHAPES} - {*ORDINARY}, key=str)
+FORMS = [(architecture, form) for architecture in ARCHITECTURES for form in ORDINARY]
+FORMS += [(architecture, form) for architecture in ARCHITECTURES if architecture >= 90 for form in DEPENDENT]
+"""Dependent launches need compute capability 9.0."""
 OTHERS = [quant for quant in TYPES.values() if quant is not DEFAULT and units_of(quant, 1)]
 """Types with a kernel but Q6_K, which is tuned for more shapes."""
 COLUMNS = [13824, 4096]
+SPILLED = {"Q2_K": 8, "Q3_K": 16}
+"""Bytes a thread that a kernel with three units a lane may spill, by type: docs/benchmarks.md says why."""
 REPORT = re.compile(
     r"entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
     r".*?Used (\d+) registers",
@@ -55,10 +61,11 @@ def check(
     record: Callable[[str, object], None],
     *options: str,
     quant: QuantType = DEFAULT,
+    spilled: int = 0,
 ) -> set[str]:
     found = report(name, architecture, *options, quant=quant)
-    for kernel, (stack, stores, loads, registers) in found.items():
-        assert (stack, stores, loads) == (0, 0, 0), kernel
+    for kernel, (*memory, registers) in found.items():
+        assert max(memory) <= spilled, (kernel, memory)
         assert registers * threads <= 65536, kernel
         record(" ".join((f"sm_{architecture}", quant.name, kernel, *options, "registers")), registers)
     return set(found)
@@ -75,7 +82,7 @@ def test_tools(architecture: int, quant: QuantType, record_property: Callable[[s
     assert check("tools.cu", architecture, 256, record_property, quant=quant) == kernels
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize(("architecture", "form"), FORMS, ids=str)
 def test_row(architecture: int, form: Form, record_property: Callable[[str, object], None]) -> None:
     kernels = {f"row_{layout}" for layout in ("native", "padded", "dpl", "staged")}
     assert check("row.cu", architecture, form.threads, record_property, *form.defines) == kernels
@@ -97,7 +104,9 @@ def test_row_of_every_type_for_one_shape_alone(
         n = columns // quant.block_weights
         form = row_form(quant, n, rows, dependent)
         options = form.options(rows, n, dependent)
-        assert len(check("row.cu", 90, form.threads, record_property, *options, quant=quant)) == 4
+        spilled = SPILLED.get(quant.name, 0) if form.units == 3 else 0
+        found = check("row.cu", 90, form.threads, record_property, *options, quant=quant, spilled=spilled)
+        assert len(found) == 4
 
 
 @pytest.mark.parametrize("quant", [DEFAULT, TYPES[39]], ids=lambda quant: quant.name)
