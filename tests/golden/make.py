@@ -11,9 +11,10 @@ import struct
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
 
-from tests.support.independent import KINDS, TABLE, Kind, counts, pack
+from tests.support.independent import KINDS, TABLE, Kind, pack
+from tests.support.sidecars.by_hand import framed, header_of
+from tests.support.sidecars.forge import entry
 
 FOLDER = Path(__file__).parent
 VERSION = "golden"
@@ -81,25 +82,16 @@ def model() -> tuple[bytes, bytes]:
     return head + bytes(-len(head) % 32), data
 
 
-def canonical(value: object) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
 def sidecar() -> bytes:
     """The sidecar's bytes, all types asked for."""
     head, native_data = model()
-    members, entries, data, offset = [], [], b"", len(head)
+    entries, data, offset = [], b"", len(head)
     for tensor in TENSORS:
         native = tensor.native()
         if tensor.type:
             kind = TABLE[tensor.type]
-            n = tensor.ne[0] // kind.weights
-            dpl = pack(native, kind, n)
-            shape = ",".join(map(str, [*(tensor.ne[:0:-1] or [1]), kind.stride(n)]))
-            span = f"[{len(data)},{len(data) + len(dpl)}]"
-            members.append(f',"{tensor.name}":{{"dtype":"U8","shape":[{shape}],"data_offsets":{span}}}')
-            entries.append(entry(tensor, kind, native, dpl, offset))
-            data += dpl
+            entries.append(entry(tensor.name, tensor.ne, native, kind, offset))
+            data += pack(native, kind, tensor.ne[0] // kind.weights)
         offset += -(-len(native) // 32) * 32
     manifest = {
         "format": {"name": "dpl", "major": 2, "minor": 0},
@@ -119,29 +111,7 @@ def sidecar() -> bytes:
         "tensors": entries,
         "skipped": [{"type": 0, "name": "F32", "tensors": 1, "nbytes": 16}],
     }
-    sealed = canonical({**manifest, "manifest_sha256": hashlib.sha256(canonical(manifest).encode()).hexdigest()})
-    header = ('{"__metadata__":' + canonical({"dpl": sealed}) + "".join(members) + "}").encode()
-    padded = header + b" " * (-(8 + len(header)) % 4096)
-    return struct.pack("<Q", len(padded)) + padded + data
-
-
-def entry(tensor: Tensor, kind: Kind, native: bytes, dpl: bytes, offset: int) -> dict[str, Any]:
-    """A tensor's member of the manifest."""
-    n, (nonfinite, zero) = tensor.ne[0] // kind.weights, counts(native, kind)
-    return {
-        "name": tensor.name,
-        "type": kind.number,
-        "ne": list(tensor.ne),
-        "rows": prod(tensor.ne[1:]),
-        "n": n,
-        "row_stride": kind.stride(n),
-        "shard": 0,
-        "offset": offset,
-        "nbytes": len(native),
-        "sha256": hashlib.sha256(dpl).hexdigest(),
-        "nonfinite_scales": nonfinite,
-        "zero_scales": zero,
-    }
+    return framed(header_of(manifest), data)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from tests.support.independent import TABLE, counts, pack
+from tests.support.independent import TABLE, pack
 from tests.support.models import F32_TENSOR, Q6_K, Model, T, q6_k_tensor
-from tests.support.sidecars.forge import canonical
+from tests.support.sidecars.forge import canonical, entry
 
 Json = dict[str, Any]
 
@@ -30,12 +30,12 @@ def manifest_of(model: Model, name: str = "model.gguf", types: tuple[int, ...] =
     for tensor in model.tensors:
         payload = tensor.payload()
         if tensor.type in types:
-            tensors.append(_entry(tensor, payload, offset))
+            tensors.append(entry(tensor.name, tensor.ne, payload, TABLE[tensor.type], offset))
         else:
             count, nbytes = skipped.get(tensor.type, (0, 0))
             skipped[tensor.type] = (count + 1, nbytes + len(payload))
         offset += -(-len(payload) // 32) * 32
-    used = sorted({entry["type"] for entry in tensors})
+    used = sorted({member["type"] for member in tensors})
     names = {F32_TENSOR: "F32", **{kind.number: kind.name for kind in TABLE.values()}}
     size = len(head) + len(data)
     return {
@@ -55,26 +55,6 @@ def manifest_of(model: Model, name: str = "model.gguf", types: tuple[int, ...] =
     }
 
 
-def _entry(tensor: T, payload: bytes, offset: int) -> Json:
-    kind = TABLE[tensor.type]
-    n = tensor.ne[0] // kind.weights
-    nonfinite, zero = counts(payload, kind)
-    return {
-        "name": tensor.name,
-        "type": tensor.type,
-        "ne": list(tensor.ne),
-        "rows": prod(tensor.ne[1:]),
-        "n": n,
-        "row_stride": kind.stride(n),
-        "shard": 0,
-        "offset": offset,
-        "nbytes": len(payload),
-        "sha256": hashlib.sha256(pack(payload, kind, n)).hexdigest(),
-        "nonfinite_scales": nonfinite,
-        "zero_scales": zero,
-    }
-
-
 def sealed(manifest: Json) -> str:
     """The manifest as text, with its digest over whatever it says."""
     body = {key: value for key, value in manifest.items() if key != "manifest_sha256"}
@@ -85,12 +65,12 @@ def header_of(manifest: Json, text: str | None = None) -> str:
     """The JSON before the data, with `text` in the manifest's place."""
     members = [f'"__metadata__":{canonical({"dpl": sealed(manifest) if text is None else text})}']
     begin = 0
-    for entry in manifest["tensors"]:
-        ne, kind = entry["ne"], TABLE.get(entry["type"], TABLE[Q6_K])
+    for member in manifest["tensors"]:
+        ne, kind = member["ne"], TABLE.get(member["type"], TABLE[Q6_K])
         shape = [*(ne[:0:-1] or [1]), kind.stride(ne[0] // kind.weights)]
         end = begin + prod(int(size) for size in shape)
         facts = f'"dtype":"U8","shape":{canonical(shape)},"data_offsets":[{begin},{end}]'
-        members.append(f"{canonical(entry['name'])}:{{{facts}}}")
+        members.append(f"{canonical(member['name'])}:{{{facts}}}")
         begin = end
     return "{" + ",".join(members) + "}"
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -101,19 +101,21 @@ def tiny(change: Callable[[dict[str, Any]], object] = lambda _: None, **parts: A
     return Forge(manifest, **{"data": raw[8 + length :], **parts})
 
 
-def entry(name: str, ne: list[int], native: bytes, kind: Kind = TABLE[14]) -> dict[str, Any]:
-    """A tensor's member of the manifest; its native bytes are said to stand at offset 0 of a large enough shard."""
+def entry(
+    name: str | bytes, ne: Sequence[int], native: bytes, kind: Kind = TABLE[14], offset: int = 0
+) -> dict[str, Any]:
+    """A tensor's member of the manifest; its native bytes are said to stand at `offset` of the first shard."""
     n, rows = ne[0] // kind.weights, prod(ne[1:])
     nonfinite, zero = counts(native, kind)
     return {
         "name": name,
         "type": kind.number,
-        "ne": ne,
+        "ne": list(ne),
         "rows": rows,
         "n": n,
         "row_stride": kind.stride(n),
         "shard": 0,
-        "offset": 0,
+        "offset": offset,
         "nbytes": rows * n * kind.size,
         "sha256": hashlib.sha256(pack(native, kind, n)).hexdigest(),
         "nonfinite_scales": nonfinite,
